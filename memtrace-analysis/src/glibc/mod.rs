@@ -1,0 +1,1 @@
+//! What glibc keeps in a process, read from outside.

@@ -1,0 +1,318 @@
+//! What the analysis found of one process, as plain data; renderers turn it into text or JSON.
+//!
+//! Field names are the keys of the JSON document (version 1, docs/report.schema.json). Programs rely on them: add
+//! fields freely, rename none.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Allocator, Capabilities, EndReason, Realloc};
+
+pub const REPORT_VERSION: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub report_version: u32,
+    pub target: TargetSection,
+    pub coverage: Coverage,
+    /// Calls at the interface by entry point's name; every name is there.
+    pub calls: BTreeMap<String, u64>,
+    pub allocated: Allocated,
+    pub freed: Freed,
+    pub realloc: Realloc,
+    pub syscalls: BTreeMap<String, SyscallCount>,
+    pub growth: Growth,
+    pub returned: Returned,
+    pub trims: Vec<TrimReport>,
+    pub threshold: ThresholdSection,
+    /// System calls that no allocation caused, by kind.
+    pub direct: Vec<DirectGroup>,
+    /// In plain words, with how sure.
+    pub findings: Vec<Finding>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TargetSection {
+    pub pid: u32,
+    pub name: String,
+    pub command: String,
+    /// Threads at the end (or the most recent count known).
+    pub threads: u32,
+    pub from_birth: bool,
+    /// The allocator that serves malloc; `libc.version` is its version where it is glibc.
+    pub libc: Allocator,
+    pub page_size: u64,
+    pub resident_bytes_begin: Option<u64>,
+    pub resident_bytes_end: Option<u64>,
+    pub break_begin: Option<u64>,
+    pub break_end: Option<u64>,
+    /// Times the process replaced its program during the trace.
+    pub execs: u32,
+    pub exit_status: Option<i32>,
+}
+
+/// How much of the truth this trace has seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Coverage {
+    pub begin_ns: u64,
+    pub end_ns: u64,
+    pub duration_ns: u64,
+    pub ended: Option<EndReason>,
+    /// Records lost since the ring buffer was full.
+    pub lost_events: u64,
+    /// Hits of threads without a slot.
+    pub lost_threads: u64,
+    /// Frees whose chunk header could not be read.
+    pub unreadable: u64,
+    /// Events that made no sense, by kind.
+    pub oddities: BTreeMap<String, u64>,
+    /// Second hits of one call, ignored.
+    pub second_hits: u64,
+    pub spurious_frees_thread_exit: u64,
+    pub spurious_frees_first_free: u64,
+    pub capabilities: Capabilities,
+    /// What is not known, a sentence each.
+    pub not_seen: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Allocated {
+    pub blocks: u64,
+    pub requested_bytes: u64,
+    /// Calls that returned no block.
+    pub failed: u64,
+    /// Blocks and bytes by entry point's name (only those that occur).
+    pub by_entry: BTreeMap<String, BlocksBytes>,
+    /// Class i counts requests in [2^i, 2^(i+1)).
+    pub sizes: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlocksBytes {
+    pub blocks: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Freed {
+    pub blocks: u64,
+    pub chunk_bytes: u64,
+    /// free(NULL)
+    pub null: u64,
+    /// Blocks that had a mapping of their own.
+    pub mapped_blocks: u64,
+    pub mapped_bytes: u64,
+    pub sizes: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyscallCount {
+    pub count: u64,
+    pub failed: u64,
+    /// In the course of an allocator call: proven, or likely (kernels that cannot show it).
+    pub attributed: u64,
+    pub direct: u64,
+    /// Neither, for want of evidence.
+    pub unknown: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Growth {
+    pub brk_steps_total: u64,
+    pub brk_steps_matching: u64,
+    /// Steps whose prediction could not be made (top unknown).
+    pub brk_steps_unpredicted: u64,
+    pub brk_bytes: u64,
+    /// Mappings made for one block each.
+    pub mapped_blocks: u64,
+    pub mapped_bytes: u64,
+    /// Thread arenas' growth by mprotect.
+    pub arena_steps_total: u64,
+    pub arena_steps_matching: u64,
+    pub arena_bytes: u64,
+    pub histogram: Vec<StepBucket>,
+    /// In order of time; the first `MAX_STEPS` and the last ones are kept on long traces.
+    pub steps: Vec<Step>,
+    /// Steps left out of `steps`.
+    pub steps_omitted: u64,
+    pub arenas: Vec<ArenaGrowth>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepBucket {
+    pub kind: StepKind,
+    pub bytes: u64,
+    pub count: u64,
+    pub matching: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepKind {
+    /// The main arena, by moving the break.
+    Brk,
+    /// A mapping for one block.
+    Mmap,
+    /// A thread arena, by mprotect in its segment.
+    Arena,
+    /// A new segment of a thread arena.
+    ArenaSegment,
+    /// A piece of the main arena, mapped since the break is blocked.
+    MmapMain,
+    /// A mapped block that grew.
+    Mremap,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    pub time_ns: u64,
+    pub tid: u32,
+    pub kind: StepKind,
+    pub from: u64,
+    pub to: u64,
+    pub bytes: u64,
+    /// By glibc's rule; None where the top (or the request) is not known.
+    pub predicted_bytes: Option<u64>,
+    /// Why it does not match, where that is known.
+    pub reason: Option<String>,
+    pub cause: Cause,
+    pub batch: Batch,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cause {
+    /// Entry point's name, or "direct".
+    pub entry: String,
+    pub request: u64,
+    pub attribution: String,
+}
+
+/// Allocations between the growth before this one (of the same arena) and this one, its cause left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    pub blocks: u64,
+    pub requested_bytes: u64,
+    /// True for the first growth seen: what came before it is not known unless the trace saw the process's birth.
+    pub first: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArenaGrowth {
+    pub arena: Option<u64>,
+    pub main: bool,
+    pub steps: u64,
+    pub matching: u64,
+    pub bytes: u64,
+    pub returned_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Returned {
+    /// Frees that led to a munmap, to a lower break (or a thread arena's shrinking), to nothing.
+    pub frees_munmap: u64,
+    pub frees_trim: u64,
+    pub frees_nothing: u64,
+    pub by_free_munmap_bytes: u64,
+    /// The break lowered, or a thread arena shrunk, in the course of a free.
+    pub by_free_trim_bytes: u64,
+    /// By malloc_trim calls: break lowered and pages given back.
+    pub by_trim_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrimReport {
+    pub time_ns: u64,
+    pub tid: u32,
+    pub pad: u64,
+    pub before: TrimSide,
+    /// None when its return was not seen.
+    pub after: Option<TrimSide>,
+    /// Break lowered plus bytes handed back by madvise and munmap in its course (address space, resident or not).
+    pub returned_bytes: u64,
+    pub break_lowered_bytes: u64,
+    pub madvised_bytes: u64,
+    pub madvise_calls: u64,
+    /// What glibc said (1: something was given back), not to be relied on.
+    pub result: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrimSide {
+    #[serde(rename = "break")]
+    pub break_end: Option<u64>,
+    pub resident_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ThresholdSection {
+    pub history: Vec<ThresholdChange>,
+    /// Large requests that went as the threshold then in force says, and those that did not.
+    pub requests_as_predicted: u64,
+    pub requests_otherwise: u64,
+    /// Whether the inferred values equal those read from the process, where they were read.
+    pub agrees_with_process: Option<bool>,
+    /// False when a knob froze the rule.
+    pub dynamic: Option<bool>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ThresholdChange {
+    pub time_ns: u64,
+    pub mmap_threshold: u64,
+    pub trim_threshold: u64,
+    /// In words: "at the start", "free of a mapped block of 2,101,248 bytes", "mallopt (read from the process)".
+    pub cause: String,
+    /// Read from the process, not only inferred.
+    pub confirmed: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DirectGroup {
+    pub kind: DirectKind,
+    /// Module whose code made the calls, where known.
+    pub module: Option<String>,
+    pub syscalls: BTreeMap<String, u64>,
+    /// Bytes mapped minus bytes unmapped.
+    pub net_bytes: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DirectKind {
+    /// Program start and dlopen.
+    Loader,
+    ThreadStack,
+    /// The program's or a library's own mmap, munmap, mprotect, madvise.
+    Program,
+    /// The program's own brk or sbrk.
+    ProgramBreak,
+    /// libc itself outside malloc (stdio buffers it maps, locale files, ...).
+    Libc,
+    OtherAllocator,
+    /// A runtime's collector or compiler.
+    Runtime,
+    SignalHandler,
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// A stable name: "break_steps_confirmed", "kept_for_reuse", ...
+    pub kind: String,
+    /// One sentence for people.
+    pub text: String,
+    pub confidence: Confidence,
+    /// What makes it uncertain.
+    pub because: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    Proven,
+    Likely,
+    CannotTell,
+}

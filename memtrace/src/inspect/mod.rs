@@ -1,0 +1,1 @@
+//! Reading another process's memory, behind the traits of memtrace-analysis::glibc.

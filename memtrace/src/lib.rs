@@ -1,0 +1,13 @@
+//! Everything of memtrace that touches the world; what it finds out is decided in `memtrace-analysis`.
+//!
+//! ```text
+//! Target -> ProbePlan -> Session --RawEvent--> Event -> Analyzer -> Report -> renderer -> bytes
+//! ```
+
+pub mod commands;
+pub mod inspect;
+pub mod probe;
+pub mod report;
+pub mod session;
+pub mod target;
+pub mod trace_file;

@@ -1,0 +1,53 @@
+//! Where to put the probes: from a library's bytes to a plan, purely.
+
+use memtrace_analysis::event::Entry;
+
+/// Everything the session needs to know of a libc, decided before anything is attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbePlan {
+    pub version: Option<String>,
+    pub build_id: Option<String>,
+    pub sites: Vec<ProbeSite>,
+    /// Virtual addresses [start, end) of the library's executable segment.
+    pub text: (u64, u64),
+    /// Virtual address of main_arena and of mp_, where they could be found.
+    pub main_arena: Option<u64>,
+    pub mp: Option<u64>,
+    /// Offset of `top` in malloc_state.
+    pub top_offset: Option<u32>,
+    /// A thread's first free passes the entry twice (2.43 and later).
+    pub first_free_twice: bool,
+    /// Virtual addresses to which thread exit's own calls of free return.
+    pub spurious_free_returns: Vec<u64>,
+    /// What could not be found out, a sentence each.
+    pub limits: Vec<String>,
+}
+
+/// One place to probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeSite {
+    pub entry: Entry,
+    pub symbol: String,
+    /// Virtual address of the function's first instruction.
+    pub function: u64,
+    /// Bytes from there to the probed instruction.
+    pub offset: u64,
+    /// The probed instruction's place in the file, as the kernel wants it.
+    pub file_offset: u64,
+    /// The instruction in words, e.g. "push rbp".
+    pub instruction: String,
+    pub cost: CostClass,
+    /// Bytes by which the stack pointer has moved down between the first instruction and this one.
+    pub stack_moved: u32,
+    /// Why here.
+    pub reason: String,
+}
+
+/// What the kernel does with a probed instruction, which decides the cost of a hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CostClass {
+    /// Emulated (x86) or simulated (arm64): no second trap.
+    Emulated,
+    /// Executed out of line with a single step: about nine times dearer.
+    SingleStepped,
+}

@@ -1,0 +1,1 @@
+//! Recorded traces: magic, version, codec.
