@@ -1,1 +1,70 @@
-fn main() {}
+//! Builds, tests and demonstrates memtrace: `cargo xtask help`.
+//!
+//! ```text
+//! ebpf    toolchain (found, else fetched)  ->  target/bpf/ARCH/memtrace-ebpf
+//! build   ebpf  ->  target/release/memtrace, memtrace-lab
+//! demo    build ->  a trace of `memtrace-lab brk-steps`
+//! test    packages, ebpf, formatting, lints, glibcs, every test  ->  a summary with what was skipped and why
+//! glibcs  other releases' libc6 under target/glibc, for tests
+//! ```
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+mod demo;
+mod ebpf;
+mod glibcs;
+mod linker;
+mod packages;
+mod process;
+mod test;
+mod toolchain;
+mod workspace;
+
+/// Builds, tests and demonstrates memtrace.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Build the kernel side, fetching a BPF toolchain where there is none
+    Ebpf {
+        /// The architecture whose registers the kernel side reads
+        #[arg(long, value_enum, default_value_t = ebpf::Arch::HOST)]
+        arch: ebpf::Arch,
+    },
+    /// Build target/release/memtrace and target/release/memtrace-lab
+    Build,
+    /// Build, then trace memtrace-lab's brk-steps and print the report
+    Demo,
+    /// Run every check and every test, those with real probes included
+    Test(test::Options),
+    /// Unpack the glibc of other Debian releases under target/glibc, for tests
+    Glibcs,
+}
+
+fn main() -> ExitCode {
+    match dispatch(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Ebpf { arch } => ebpf::build(arch).map(drop),
+        Verb::Build => demo::build(),
+        Verb::Demo => demo::demo(),
+        Verb::Test(options) => test::test(&options),
+        Verb::Glibcs => glibcs::fetch_and_list(),
+    }
+}

@@ -1,0 +1,271 @@
+//! Every check and every test, those with real probes included, and a summary that hides nothing.
+//!
+//! Tests that need root live in files of memtrace/tests whose names begin with one of [`NEEDS_ROOT`]. They are built
+//! unprivileged like all others, and only run as root. A test that cannot run on this machine says why on stderr and
+//! in the file that `MEMTRACE_SKIPS` names; the summary repeats it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::process::{self, Root, say};
+use crate::{ebpf, glibcs, packages, workspace};
+
+const NEEDS_ROOT: [&str; 2] = ["kernel", "oracle"];
+
+/// Programs that tests run: program, its package, and what goes untested without it.
+const PROGRAMS: [(&str, &str, &str); 5] = [
+    ("strace", "strace", "system call counts are not compared with strace's"),
+    (
+        "valgrind",
+        "valgrind",
+        "allocation counts are not compared with valgrind's",
+    ),
+    ("python3", "python3", "python3 is not traced"),
+    ("sqlite3", "sqlite3", "sqlite3 is not traced"),
+    ("perl", "perl-base", "perl is not traced"),
+];
+
+#[derive(Args)]
+pub struct Options {
+    /// Leave formatting and lints unchecked
+    #[arg(long)]
+    no_lint: bool,
+    /// Install nothing: tests whose programs are missing are skipped
+    #[arg(long)]
+    no_install: bool,
+    /// Only tests whose names contain this
+    filter: Option<String>,
+}
+
+#[derive(Default)]
+struct Summary {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    skipped: Vec<String>,
+    failures: Vec<String>,
+}
+
+pub fn test(options: &Options) -> Result<()> {
+    let begin = Instant::now();
+    let root = Root::find_out()?;
+    let mut summary = Summary::default();
+    if process::find("cc").is_none() {
+        bail!("a C compiler is needed (no cc in PATH): install gcc and libc6-dev, and run this again");
+    }
+    prepare_programs(options, &mut summary);
+    ebpf::build(ebpf::Arch::HOST)?;
+    if !options.no_lint {
+        lint(&mut summary);
+    }
+    prepare_glibcs(&mut summary);
+    run_tests(options, root, &mut summary)?;
+    finish(summary, begin)
+}
+
+fn prepare_programs(options: &Options, summary: &mut Summary) {
+    let missing = || PROGRAMS.iter().filter(|(program, ..)| process::find(program).is_none());
+    let wanted: Vec<&str> = missing().map(|&(_, package, _)| package).collect();
+    if !wanted.is_empty() && !options.no_install && packages::apt_is_here() {
+        // Not fatal: the tests concerned are skipped, and the summary says so.
+        if let Err(error) = packages::install(&wanted, "the tests run these programs") {
+            say(&format!("{error:#}"));
+        }
+    }
+    for (program, _, loss) in missing() {
+        summary.skipped.push(format!("{program} is not installed: {loss}"));
+    }
+}
+
+fn prepare_glibcs(summary: &mut Summary) {
+    match glibcs::fetch() {
+        Ok(outcomes) => {
+            for glibcs::Outcome { suite, result } in outcomes {
+                if let Err(error) = result {
+                    summary
+                        .skipped
+                        .push(format!("tests under the glibc of Debian's {suite}: {error:#}"));
+                }
+            }
+        }
+        Err(error) => summary
+            .skipped
+            .push(format!("tests under other glibc releases: {error:#}")),
+    }
+}
+
+fn lint(summary: &mut Summary) {
+    let checks: [(&str, &str, &[&str]); 2] = [
+        ("cargo-fmt", "formatting", &["fmt", "--all", "--check"]),
+        (
+            "cargo-clippy",
+            "lints",
+            &[
+                "clippy",
+                "--quiet",
+                "--locked",
+                "--all-targets",
+                "--",
+                "--deny",
+                "warnings",
+            ],
+        ),
+    ];
+    for (program, what, words) in checks {
+        if process::find(program).is_none() {
+            summary
+                .skipped
+                .push(format!("{what}: {program} is not installed (rustup component add)"));
+            continue;
+        }
+        say(&format!("checking {what}"));
+        if let Err(error) = process::run(process::cargo().args(words), &format!("checking {what}")) {
+            summary.failures.push(format!("{error:#}"));
+        }
+    }
+}
+
+fn run_tests(options: &Options, root: Root, summary: &mut Summary) -> Result<()> {
+    let skips = workspace::target().join("test-skips");
+    fs::write(&skips, "").with_context(|| format!("emptying {}", skips.display()))?;
+
+    // Tests run the lab's programs, which `cargo test` alone would not build.
+    process::run(process::cargo().args(["build", "--locked"]), "building")?;
+    say("running the tests");
+    let mut tests = process::cargo();
+    tests
+        .args(["test", "--locked", "--no-fail-fast"])
+        .args(&options.filter)
+        .env("MEMTRACE_SKIPS", &skips);
+    if root == Root::Sudo {
+        // Those that find themselves without root leave it at that; their turn comes below.
+        tests.env("MEMTRACE_ROOT_LATER", "1");
+    }
+    count(&mut tests, summary)?;
+
+    if root == Root::Sudo {
+        say("running the tests that need root, through sudo");
+        let mut tests = process::cargo();
+        tests.args(["test", "--locked", "--no-fail-fast", "--package", "memtrace"]);
+        for name in tests_that_need_root()? {
+            tests.args(["--test", &name]);
+        }
+        let runner = format!("sudo -- env MEMTRACE_SKIPS={}", skips.display());
+        tests.args(&options.filter).env(runner_variable(), runner);
+        count(&mut tests, summary)?;
+    }
+    let text = fs::read_to_string(&skips).with_context(|| format!("reading {}", skips.display()))?;
+    summary.skipped.extend(text.lines().map(str::to_owned));
+    Ok(())
+}
+
+/// Cargo's variable that names the program under which it runs what it has built for this machine.
+fn runner_variable() -> String {
+    let target = format!("{}_unknown_linux_gnu", ebpf::Arch::HOST.name());
+    format!("CARGO_TARGET_{}_RUNNER", target.to_uppercase())
+}
+
+fn tests_that_need_root() -> Result<Vec<String>> {
+    let directory = workspace::root().join("memtrace/tests");
+    let list = fs::read_dir(&directory).with_context(|| format!("listing {}", directory.display()))?;
+    let mut names = Vec::new();
+    for entry in list {
+        let file: PathBuf = entry
+            .with_context(|| format!("listing {}", directory.display()))?
+            .path();
+        if let Some(name) = test_name(&file).filter(|name| NEEDS_ROOT.iter().any(|prefix| name.starts_with(prefix))) {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn test_name(file: &Path) -> Option<&str> {
+    (file.extension()? == "rs").then(|| file.file_stem()?.to_str())?
+}
+
+/// Runs `cargo test`, passing its output on and adding up its result lines.
+fn count(tests: &mut Command, summary: &mut Summary) -> Result<()> {
+    let mut child = tests.stdout(Stdio::piped()).spawn().context("starting cargo test")?;
+    let output = child.stdout.take().context("reading what cargo test prints")?;
+    let mut failed = 0;
+    for line in BufReader::new(output).lines() {
+        let line = line.context("reading what cargo test prints")?;
+        println!("{line}");
+        if let Some([passed, bad, ignored]) = result_line(&line) {
+            summary.passed += passed;
+            summary.ignored += ignored;
+            failed += bad;
+        }
+    }
+    let status: ExitStatus = child.wait().context("waiting for cargo test")?;
+    summary.failed += failed;
+    if !status.success() && failed == 0 {
+        // It did not build, or a test program died before its last line.
+        summary.failures.push(format!("cargo test ended with {status}"));
+    }
+    Ok(())
+}
+
+/// Passed, failed and ignored of a line like "test result: ok. 5 passed; 0 failed; 1 ignored; ...".
+fn result_line(line: &str) -> Option<[u64; 3]> {
+    let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
+    let number = |name: &str| {
+        let part = counts.split(';').find_map(|part| part.trim().strip_suffix(name))?;
+        part.trim().parse().ok()
+    };
+    Some([number("passed")?, number("failed")?, number("ignored")?])
+}
+
+fn finish(summary: Summary, begin: Instant) -> Result<()> {
+    let Summary {
+        passed,
+        failed,
+        ignored,
+        mut skipped,
+        failures,
+    } = summary;
+    skipped.sort();
+    skipped.dedup();
+    for skip in &skipped {
+        println!("skipped: {skip}");
+    }
+    for failure in &failures {
+        println!("failed: {failure}");
+    }
+    println!(
+        "xtask test: {passed} passed, {failed} failed, {ignored} ignored, {} skipped, {} in checks and builds failed; {:.0} s",
+        skipped.len(),
+        failures.len(),
+        begin.elapsed().as_secs_f64()
+    );
+    if failed > 0 || !failures.is_empty() {
+        bail!("not everything passed");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_result_lines_of_cargo_test() {
+        let line = "test result: FAILED. 12 passed; 1 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.01s";
+        assert_eq!(result_line(line), Some([12, 1, 3]));
+        assert_eq!(result_line("test a ... ok"), None);
+    }
+
+    #[test]
+    fn names_tests_by_their_files() {
+        assert_eq!(test_name(Path::new("tests/kernel_trace.rs")), Some("kernel_trace"));
+        assert_eq!(test_name(Path::new("tests/support")), None);
+    }
+}
