@@ -1,0 +1,92 @@
+//! What the program asked of the allocator: blocks taken and blocks freed.
+
+use memtrace_analysis::event::Entry;
+use memtrace_analysis::report::Report;
+
+use super::layout::Section;
+use crate::report::units::{asked, count, plural};
+
+pub fn allocations(report: &Report) -> Section {
+    let mut section = Section::new("ALLOCATIONS");
+    if report.coverage.capabilities.probed.is_empty() {
+        section.line("not counted: no entry point of the allocator could be probed");
+        return section;
+    }
+    let allocated = &report.allocated;
+    section.line(format!(
+        "{}, {} asked",
+        plural(allocated.blocks, "block"),
+        asked(allocated.requested_bytes)
+    ));
+    let calls: Vec<String> = Entry::ALL
+        .iter()
+        .filter(|entry| !matches!(entry, Entry::Free | Entry::MallocTrim))
+        .filter_map(|entry| {
+            let calls = called(report, *entry);
+            (calls > 0).then(|| format!("{} {}", entry.name(), count(calls)))
+        })
+        .collect();
+    for row in calls.chunks(5) {
+        section.line(row.join("   "));
+    }
+    if let Some(outcomes) = realloc(report) {
+        section.faint(outcomes);
+    }
+    if allocated.failed > 0 {
+        section.warning(format!("{} failed", plural(allocated.failed, "call")));
+    }
+    section
+}
+
+pub fn freed(report: &Report) -> Section {
+    let mut section = Section::new("FREED");
+    if report.coverage.capabilities.probed.is_empty() {
+        return section;
+    }
+    let freed = &report.freed;
+    section.line(format!(
+        "{}, {} of chunks",
+        plural(freed.blocks, "block"),
+        asked(freed.chunk_bytes)
+    ));
+    let to_system = report.returned.frees_munmap + report.returned.frees_trim;
+    let mut line = format!(
+        "free {} (to the system: {})",
+        count(called(report, Entry::Free)),
+        count(to_system)
+    );
+    if freed.null > 0 {
+        line += &format!("   of NULL {}", count(freed.null));
+    }
+    if freed.mapped_blocks > 0 {
+        line += &format!(
+            "   with a mapping of their own {} ({})",
+            count(freed.mapped_blocks),
+            asked(freed.mapped_bytes)
+        );
+    }
+    section.line(line);
+    section
+}
+
+fn called(report: &Report, entry: Entry) -> u64 {
+    report.calls.get(entry.name()).copied().unwrap_or(0)
+}
+
+/// What became of reallocated blocks, where returns were seen.
+fn realloc(report: &Report) -> Option<String> {
+    let realloc = &report.realloc;
+    let parts: Vec<String> = [
+        ("of NULL", realloc.null),
+        ("to size 0", realloc.zero),
+        ("in place", realloc.in_place),
+        ("moved", realloc.moved),
+        ("failed", realloc.failed),
+        ("of a mapped block", realloc.mapped),
+    ]
+    .into_iter()
+    .filter(|(_, n)| *n > 0)
+    .map(|(what, n)| format!("{} {what}", count(n)))
+    .collect();
+    (!parts.is_empty()).then(|| format!("realloc: {}", parts.join(", ")))
+}

@@ -1,0 +1,158 @@
+//! What the allocator took from the system: steps by kind and size, each with its cause, and what the rule does not
+//! explain.
+
+use std::collections::BTreeMap;
+
+use memtrace_analysis::report::{Growth, Report, Step, StepBucket, StepKind};
+
+use super::layout::{Align, Section, Table};
+use super::steps;
+use crate::report::units::{at, count, pages, plural};
+
+/// Sizes named in one line; more get a table.
+const BUCKETS_IN_LINE: usize = 4;
+/// Rows of that table.
+const BUCKETS_IN_TABLE: usize = 8;
+
+pub fn growth(report: &Report) -> Section {
+    let mut section = Section::new("HEAP GROWTH");
+    let growth = &report.growth;
+    for line in headlines(growth) {
+        section.line(line);
+    }
+    if section.is_empty() {
+        section.line("none: every block was served from memory the allocator already had");
+    }
+    if growth.histogram.len() > BUCKETS_IN_LINE {
+        section.table(&buckets(&growth.histogram));
+    }
+    if !growth.steps.is_empty() {
+        section.table(&steps::table(report));
+    }
+    mismatches(&mut section, report);
+    section
+}
+
+/// A line for the break, one for mapped blocks, one for thread arenas, where there was any.
+fn headlines(growth: &Growth) -> Vec<String> {
+    let mut lines = Vec::new();
+    if growth.brk_steps_total > 0 {
+        lines.push(format!(
+            "{} of the break, {}{}, {}",
+            plural(growth.brk_steps_total, "step"),
+            pages(growth.brk_bytes),
+            in_line(&growth.histogram, &[StepKind::Brk]),
+            verdict(
+                growth.brk_steps_total,
+                growth.brk_steps_matching,
+                growth.brk_steps_unpredicted
+            )
+        ));
+    }
+    if growth.mapped_blocks > 0 {
+        lines.push(format!(
+            "{} with a mapping of its own, {}{}",
+            plural(growth.mapped_blocks, "block"),
+            pages(growth.mapped_bytes),
+            in_line(&growth.histogram, &[StepKind::Mmap])
+        ));
+    }
+    if growth.arena_steps_total > 0 {
+        lines.push(format!(
+            "{} of thread arenas, {}{}, {}",
+            plural(growth.arena_steps_total, "step"),
+            pages(growth.arena_bytes),
+            in_line(&growth.histogram, &[StepKind::Arena]),
+            verdict(growth.arena_steps_total, growth.arena_steps_matching, 0)
+        ));
+    }
+    lines
+}
+
+/// `: 6 x 132 KiB`, where few sizes occur.
+fn in_line(histogram: &[StepBucket], kinds: &[StepKind]) -> String {
+    let of_kind: Vec<&StepBucket> = histogram.iter().filter(|b| kinds.contains(&b.kind)).collect();
+    if of_kind.is_empty() || of_kind.len() > BUCKETS_IN_LINE {
+        return String::new();
+    }
+    let sizes: Vec<String> = of_kind
+        .iter()
+        .map(|bucket| format!("{} x {}", count(bucket.count), pages(bucket.bytes)))
+        .collect();
+    format!(": {}", sizes.join(", "))
+}
+
+fn verdict(total: u64, matching: u64, unpredicted: u64) -> String {
+    if matching == total {
+        return "all as glibc's rule predicts".to_owned();
+    }
+    let mut text = format!("{} as glibc's rule predicts", count(matching));
+    if unpredicted > 0 {
+        text += &format!(", {} without a prediction", count(unpredicted));
+    }
+    let otherwise = total.saturating_sub(matching).saturating_sub(unpredicted);
+    if otherwise > 0 {
+        text += &format!(", {} otherwise", count(otherwise));
+    }
+    text
+}
+
+/// The most frequent sizes.
+fn buckets(histogram: &[StepBucket]) -> Table {
+    let mut sorted: Vec<&StepBucket> = histogram.iter().collect();
+    sorted.sort_by(|a, b| {
+        b.count
+            .cmp(&a.count)
+            .then(a.kind.cmp(&b.kind))
+            .then(a.bytes.cmp(&b.bytes))
+    });
+    let mut table = Table::new(&[
+        ("times", Align::Right),
+        ("step", Align::Right),
+        ("kind", Align::Left),
+        ("as predicted", Align::Right),
+    ]);
+    for bucket in sorted.iter().take(BUCKETS_IN_TABLE) {
+        table.row(vec![
+            count(bucket.count),
+            pages(bucket.bytes),
+            steps::kind_name(bucket.kind).to_owned(),
+            count(bucket.matching),
+        ]);
+    }
+    if let Some(rest) = sorted.get(BUCKETS_IN_TABLE..).filter(|rest| !rest.is_empty()) {
+        let times: u64 = rest.iter().map(|bucket| bucket.count).sum();
+        table.remark(format!(
+            "... {} of {} more sizes",
+            plural(times, "step"),
+            count(rest.len() as u64)
+        ));
+    }
+    table
+}
+
+/// Steps that are not what the rule says, grouped by the reason.
+fn mismatches(section: &mut Section, report: &Report) {
+    let mut by_reason: BTreeMap<&str, Vec<&Step>> = BTreeMap::new();
+    for step in &report.growth.steps {
+        let otherwise = step.predicted_bytes.is_some_and(|predicted| predicted != step.bytes);
+        match &step.reason {
+            Some(reason) => by_reason.entry(reason.as_str()).or_default().push(step),
+            None if otherwise => by_reason.entry("reason not known").or_default().push(step),
+            None => {}
+        }
+    }
+    for (reason, steps) in by_reason {
+        let [first, ..] = steps.as_slice() else { continue };
+        let begin = report.coverage.begin_ns;
+        section.warning(format!(
+            "{} not as the rule: {reason} (first at {}: {}{})",
+            plural(steps.len() as u64, "step"),
+            at(first.time_ns.saturating_sub(begin)),
+            pages(first.bytes),
+            first
+                .predicted_bytes
+                .map_or_else(String::new, |predicted| format!(", predicted {}", pages(predicted)))
+        ));
+    }
+}

@@ -1,0 +1,140 @@
+//! Who was traced, how completely, and what it comes to.
+
+use memtrace_analysis::event::{AllocatorKind, EndReason};
+use memtrace_analysis::report::{Confidence, Coverage, Report, TargetSection};
+
+use super::layout::{Page, Section};
+use crate::report::units::{change, count, lasting, pages, plural, resident};
+
+pub fn head(page: &mut Page, report: &Report) {
+    let Report { target, coverage, .. } = report;
+    let facts = [
+        allocator(target),
+        plural(target.threads.into(), "thread"),
+        lasting(coverage.duration_ns),
+        completeness(target, coverage),
+    ];
+    let first = format!("memtrace: {} (pid {})", target.name, target.pid);
+    page.headline(&first, &format!("   {}", facts.join("   ")));
+    if target.command != target.name && !target.command.is_empty() {
+        page.faint(&format!("          {}", shortened(&target.command)));
+    }
+    for line in [memory(target), ending(target, coverage)].into_iter().flatten() {
+        page.faint(&format!("          {line}"));
+    }
+}
+
+/// What was found, the most important first, as the analysis ordered it.
+pub fn findings(report: &Report) -> Section {
+    let mut section = Section::new("IN SHORT");
+    for finding in &report.findings {
+        let sure = match finding.confidence {
+            Confidence::Proven => "",
+            Confidence::Likely => "likely: ",
+            Confidence::CannotTell => "cannot tell: ",
+        };
+        let because = finding
+            .because
+            .as_ref()
+            .map_or_else(String::new, |because| format!(" ({because})"));
+        section.line(format!("{sure}{}{because}", finding.text));
+    }
+    section
+}
+
+fn allocator(target: &TargetSection) -> String {
+    let name = match target.libc.kind {
+        AllocatorKind::Glibc => "glibc",
+        AllocatorKind::GlibcStatic => "static glibc",
+        AllocatorKind::Musl => "musl",
+        AllocatorKind::Jemalloc => "jemalloc",
+        AllocatorKind::Tcmalloc => "tcmalloc",
+        AllocatorKind::Mimalloc => "mimalloc",
+        AllocatorKind::Unknown => "unknown allocator",
+    };
+    match &target.libc.version {
+        Some(version) => format!("{name} {version}"),
+        None => name.to_owned(),
+    }
+}
+
+fn completeness(target: &TargetSection, coverage: &Coverage) -> String {
+    let lost = format!("{} lost", plural(coverage.lost_events, "event"));
+    let counted = if coverage.capabilities.probed.is_empty() {
+        "system calls only"
+    } else if target.from_birth {
+        "every call counted"
+    } else {
+        "every call since the attach counted"
+    };
+    format!("{counted}, {lost}")
+}
+
+fn memory(target: &TargetSection) -> Option<String> {
+    let mut parts = Vec::new();
+    if let (Some(begin), Some(end)) = (target.resident_bytes_begin, target.resident_bytes_end) {
+        parts.push(format!("RSS {} -> {}", resident(begin), resident(end)));
+    }
+    if let (Some(begin), Some(end)) = (target.break_begin, target.break_end)
+        && target.execs == 0
+    {
+        parts.push(format!("break {}", change(begin, end, pages)));
+    }
+    (!parts.is_empty()).then(|| parts.join("   "))
+}
+
+/// How the trace ended, where that is worth a word.
+fn ending(target: &TargetSection, coverage: &Coverage) -> Option<String> {
+    let mut parts = Vec::new();
+    match target.execs {
+        0 => {}
+        1 => parts.push("replaced its program once (exec)".to_owned()),
+        n => parts.push(format!("replaced its program {} times (exec)", count(n.into()))),
+    }
+    match coverage.ended {
+        Some(EndReason::ProcessExited) => parts.push(exit_status(target.exit_status)),
+        Some(EndReason::Failed) => parts.push("the trace ended early".to_owned()),
+        Some(EndReason::TimeUp | EndReason::Interrupted) => {}
+        None => parts.push("the record of this trace has no end".to_owned()),
+    }
+    (!parts.is_empty()).then(|| parts.join("   "))
+}
+
+/// A wait status in words.
+fn exit_status(status: Option<i32>) -> String {
+    match status {
+        None => "the process ended".to_owned(),
+        Some(status) if status & 0x7f == 0 => format!("exited with status {}", status >> 8 & 0xff),
+        Some(status) => format!("ended by signal {}", status & 0x7f),
+    }
+}
+
+/// A command line that leaves the rest of the page in sight.
+fn shortened(command: &str) -> String {
+    const MOST: usize = 100;
+    if command.chars().count() <= MOST {
+        return command.to_owned();
+    }
+    let kept: String = command.chars().take(MOST - 4).collect();
+    format!("{kept} ...")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_status_is_put_into_words() {
+        assert_eq!(exit_status(Some(0)), "exited with status 0");
+        assert_eq!(exit_status(Some(3 << 8)), "exited with status 3");
+        assert_eq!(exit_status(Some(11)), "ended by signal 11");
+        assert_eq!(exit_status(Some(0x80 | 6)), "ended by signal 6");
+        assert_eq!(exit_status(None), "the process ended");
+    }
+
+    #[test]
+    fn a_long_command_is_cut() {
+        assert_eq!(shortened("ls -l"), "ls -l");
+        assert_eq!(shortened(&"é".repeat(200)).chars().count(), 100);
+    }
+}

@@ -1,0 +1,59 @@
+//! The report for people.
+//!
+//! ```text
+//! head line           who, which allocator, how long, how complete
+//! IN SHORT            the findings, a sentence each
+//! ALLOCATIONS FREED   what the program did
+//! HEAP GROWTH         what the allocator asked the system for, and why
+//! RETURNED            what went back
+//! MMAP THRESHOLD      where blocks begin to get a mapping of their own
+//! DIRECT              memory system calls that no allocation caused
+//! NOT SEEN            what this trace cannot say
+//! ```
+
+mod calls;
+mod growth;
+mod head;
+mod layout;
+mod rest;
+mod returned;
+mod steps;
+
+use memtrace_analysis::report::Report;
+
+use super::style::Style;
+use layout::Page;
+
+/// The whole text, each process with a part of its own.
+pub fn render(reports: &[Report], style: Style) -> String {
+    let mut page = Page::new(style);
+    for (i, report) in reports.iter().enumerate() {
+        if i > 0 {
+            page.gap();
+        }
+        process(&mut page, report);
+    }
+    page.finish()
+}
+
+fn process(page: &mut Page, report: &Report) {
+    head::head(page, report);
+    let parts = [
+        vec![head::findings(report)],
+        vec![calls::allocations(report), calls::freed(report)],
+        vec![growth::growth(report)],
+        vec![returned::returned(report)],
+        vec![rest::threshold(report)],
+        vec![rest::system_calls(report), rest::direct(report)],
+        vec![rest::not_seen(report)],
+    ];
+    for part in parts {
+        if part.iter().all(layout::Section::is_empty) {
+            continue;
+        }
+        page.gap();
+        for section in &part {
+            page.section(section);
+        }
+    }
+}

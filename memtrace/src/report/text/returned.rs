@@ -1,0 +1,116 @@
+//! What went back to the system, and by whose doing.
+
+use memtrace_analysis::event::Entry;
+use memtrace_analysis::report::{Report, TrimReport};
+
+use super::layout::Section;
+use crate::report::units::{at, change, count, pages, plural, resident};
+
+/// malloc_trim calls shown one by one at the head and at the tail of a long list.
+const HEAD: usize = 5;
+const TAIL: usize = 1;
+
+pub fn returned(report: &Report) -> Section {
+    let mut section = Section::new("RETURNED");
+    let returned = &report.returned;
+    let frees = returned.frees_munmap + returned.frees_trim + returned.frees_nothing;
+    if frees > 0 {
+        let mut parts = Vec::new();
+        if returned.frees_munmap > 0 {
+            parts.push(format!(
+                "{} unmapped {}",
+                count(returned.frees_munmap),
+                pages(returned.by_free_munmap_bytes)
+            ));
+        }
+        if returned.frees_trim > 0 {
+            parts.push(format!(
+                "{} trimmed the heap by {}",
+                count(returned.frees_trim),
+                pages(returned.by_free_trim_bytes)
+            ));
+        }
+        parts.push(match (returned.frees_nothing, parts.is_empty()) {
+            (n, true) if n == frees => "none gave anything back: glibc kept all of it for reuse".to_owned(),
+            (0, _) => "none without effect on the system".to_owned(),
+            (n, _) => format!("{} gave nothing back", count(n)),
+        });
+        section.line(format!(
+            "free {}: {}",
+            plural(report.freed.blocks, "block"),
+            parts.join(", ")
+        ));
+    } else if report.calls.get(Entry::Free.name()).is_some_and(|calls| *calls > 0) {
+        section.line("free: no block");
+    }
+    trims(&mut section, report);
+    if section.is_empty() {
+        section.line("nothing: no free, no malloc_trim");
+    }
+    section
+}
+
+fn trims(section: &mut Section, report: &Report) {
+    let trims = &report.trims;
+    let begin = report.coverage.begin_ns;
+    if trims.len() <= HEAD + TAIL + 1 {
+        for trim in trims {
+            section.line(one(trim, begin));
+        }
+        return;
+    }
+    for trim in trims.iter().take(HEAD) {
+        section.line(one(trim, begin));
+    }
+    section.faint(format!(
+        "... {} more calls of malloc_trim",
+        count((trims.len() - HEAD - TAIL) as u64)
+    ));
+    for trim in trims.iter().skip(trims.len() - TAIL) {
+        section.line(one(trim, begin));
+    }
+    section.line(format!(
+        "in all {} by malloc_trim",
+        pages(report.returned.by_trim_bytes)
+    ));
+}
+
+fn one(trim: &TrimReport, begin: u64) -> String {
+    let mut parts = Vec::new();
+    if let Some(after) = &trim.after {
+        match (trim.before.break_end, after.break_end) {
+            (Some(from), Some(to)) if from != to => parts.push(format!("break {}", change(from, to, pages))),
+            (Some(_), Some(_)) => parts.push("break unchanged".to_owned()),
+            _ if trim.break_lowered_bytes > 0 => {
+                parts.push(format!("break -{}", pages(trim.break_lowered_bytes)));
+            }
+            _ => {}
+        }
+    } else {
+        parts.push("its return was not seen".to_owned());
+        if trim.break_lowered_bytes > 0 {
+            parts.push(format!("break -{}", pages(trim.break_lowered_bytes)));
+        }
+    }
+    if trim.madvise_calls > 0 {
+        parts.push(format!(
+            "{} of madvise over {}",
+            plural(trim.madvise_calls, "call"),
+            pages(trim.madvised_bytes)
+        ));
+    }
+    if let Some(after) = &trim.after
+        && let (Some(from), Some(to)) = (trim.before.resident_bytes, after.resident_bytes)
+    {
+        parts.push(format!("RSS {}", change(from, to, resident)));
+    }
+    if trim.returned_bytes == 0 && trim.result == Some(1) {
+        parts.push("though it says that it gave something back".to_owned());
+    }
+    format!(
+        "malloc_trim({}) at {}: {}",
+        trim.pad,
+        at(trim.time_ns.saturating_sub(begin)),
+        parts.join(", ")
+    )
+}

@@ -1,0 +1,182 @@
+//! Numbers as people read them: grouped by blanks, with a unit that says what kind of size it is.
+//!
+//! Two kinds of size occur and are told apart by their unit. What the kernel hands out comes in pages: KiB and MiB,
+//! exact where it is a round number. What a program asks for is any number of bytes: KB and MB, of 1000 and 1000000.
+
+/// `10 002`
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `1 block`, `10 002 blocks`; the plural by an s, which all nouns used here form so.
+pub fn plural(n: u64, noun: &str) -> String {
+    if n == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{} {noun}s", count(n))
+    }
+}
+
+/// Bytes a program asked for: `640.3 KB`.
+pub fn asked(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [
+        (1_000_000_000_000, "TB"),
+        (1_000_000_000, "GB"),
+        (1_000_000, "MB"),
+        (1000, "KB"),
+    ];
+    // A value that would round up to a thousand of its unit is shown in the next one: 999 960 is 1.0 MB.
+    for (size, unit) in UNITS {
+        if u128::from(bytes) * 1000 >= u128::from(size) * 999 && bytes >= 1000 {
+            let tenths = (u128::from(bytes) * 10 + u128::from(size) / 2) / u128::from(size);
+            if tenths >= 10 {
+                return format!("{}.{} {unit}", count((tenths / 10) as u64), tenths % 10);
+            }
+        }
+    }
+    plural(bytes, "byte")
+}
+
+/// Memory in pages: `132 KiB`, `2 052 KiB`, `64 MiB`; KiB stay exact up to 10 MiB.
+pub fn pages(bytes: u64) -> String {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    match bytes {
+        0 => "0 KiB".to_owned(),
+        _ if bytes < KIB => plural(bytes, "byte"),
+        _ if bytes >= MIB && bytes < GIB && bytes.is_multiple_of(MIB) && bytes / MIB >= 4 => {
+            format!("{} MiB", bytes / MIB)
+        }
+        _ if bytes < 10 * MIB => tenths(bytes, KIB, "KiB"),
+        _ if bytes < 10 * GIB => tenths(bytes, MIB, "MiB"),
+        _ => tenths(bytes, GIB, "GiB"),
+    }
+}
+
+/// Resident memory: `2.1 MB`.
+pub fn resident(bytes: u64) -> String {
+    let tenths = (u128::from(bytes) * 10 + 500_000) / 1_000_000;
+    format!("{}.{} MB", count((tenths / 10) as u64), tenths % 10)
+}
+
+/// A difference with its sign, by one of the functions above: `-788 KiB`, `+0.7 MB`; no sign for none.
+pub fn change(from: u64, to: u64, unit: fn(u64) -> String) -> String {
+    let sign = match to.cmp(&from) {
+        std::cmp::Ordering::Less => "-",
+        std::cmp::Ordering::Equal => "",
+        std::cmp::Ordering::Greater => "+",
+    };
+    format!("{sign}{}", unit(to.abs_diff(from)))
+}
+
+/// A point in time: `12.345 s`.
+pub fn at(ns: u64) -> String {
+    let ms = ns / 1_000_000;
+    format!("{}.{:03} s", count(ms / 1000), ms % 1000)
+}
+
+/// How long something took: `2.1 s`, `3 min 20 s`, `2 h 5 min`.
+pub fn lasting(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    match seconds {
+        0..60 => {
+            let hundredths = ns / 10_000_000;
+            if hundredths < 100 {
+                format!("{}.{:02} s", hundredths / 100, hundredths % 100)
+            } else {
+                format!("{}.{} s", hundredths / 100, hundredths % 100 / 10)
+            }
+        }
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", count(seconds / 3600), seconds % 3600 / 60),
+    }
+}
+
+fn tenths(bytes: u64, size: u64, unit: &str) -> String {
+    if bytes.is_multiple_of(size) {
+        return format!("{} {unit}", count(bytes / size));
+    }
+    let tenths = (u128::from(bytes) * 10 + u128::from(size) / 2) / u128::from(size);
+    format!("{}.{} {unit}", count((tenths / 10) as u64), tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_grouped_by_threes() {
+        for (n, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1 000"),
+            (10_002, "10 002"),
+            (1_234_567, "1 234 567"),
+        ] {
+            assert_eq!(count(n), text);
+        }
+        assert_eq!(count(u64::MAX), "18 446 744 073 709 551 615");
+    }
+
+    #[test]
+    fn asked_bytes_are_decimal() {
+        for (n, text) in [
+            (0, "0 bytes"),
+            (1, "1 byte"),
+            (64, "64 bytes"),
+            (999, "999 bytes"),
+            (1000, "1.0 KB"),
+            (640_320, "640.3 KB"),
+            (999_949, "999.9 KB"),
+            (999_960, "1.0 MB"),
+            (1_500_000, "1.5 MB"),
+            (7_000_000_000_000, "7.0 TB"),
+            (u64::MAX, "18 446 744.1 TB"),
+        ] {
+            assert_eq!(asked(n), text, "{n}");
+        }
+    }
+
+    #[test]
+    fn pages_are_binary_and_exact_where_round() {
+        for (n, text) in [
+            (0, "0 KiB"),
+            (512, "512 bytes"),
+            (4096, "4 KiB"),
+            (132 << 10, "132 KiB"),
+            (2052 << 10, "2 052 KiB"),
+            (1 << 20, "1 024 KiB"),
+            (64 << 20, "64 MiB"),
+            ((64 << 20) + (512 << 10), "64.5 MiB"),
+            (20 << 30, "20 GiB"),
+            (1100, "1.1 KiB"),
+        ] {
+            assert_eq!(pages(n), text, "{n}");
+        }
+    }
+
+    #[test]
+    fn changes_carry_their_sign() {
+        assert_eq!(change(900 << 10, 112 << 10, pages), "-788 KiB");
+        assert_eq!(change(2_100_000, 2_800_000, resident), "+0.7 MB");
+        assert_eq!(change(5, 5, pages), "0 KiB");
+    }
+
+    #[test]
+    fn times_read_well() {
+        assert_eq!(at(1_234_567_890), "1.234 s");
+        assert_eq!(lasting(120_000_000), "0.12 s");
+        assert_eq!(lasting(2_140_000_000), "2.1 s");
+        assert_eq!(lasting(200_000_000_000), "3 min 20 s");
+        assert_eq!(lasting(7_500_000_000_000), "2 h 5 min");
+    }
+}

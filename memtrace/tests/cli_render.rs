@@ -1,0 +1,52 @@
+//! The renderers, against reports made by hand.
+
+mod common;
+
+use common::{fixture, golden};
+use memtrace::report::{json, style::Style, text};
+
+#[test]
+fn a_plain_trace_reads_well() {
+    golden::check("brk-steps.txt", &text::render(&[fixture::brk_steps()], Style::PLAIN));
+}
+
+#[test]
+fn trouble_is_said_and_harmless_to_a_terminal() {
+    let text = text::render(&[fixture::troubled()], Style::PLAIN);
+    assert!(!text.contains('\x1b'));
+    golden::check("troubled.txt", &text);
+}
+
+#[test]
+fn several_processes_have_a_part_each() {
+    let reports = [fixture::brk_steps(), fixture::troubled()];
+    let text = text::render(&reports, Style::PLAIN);
+    assert_eq!(text.matches("memtrace: ").count(), 2);
+    let document: serde_json::Value = serde_json::from_str(&json::document(&reports).unwrap()).unwrap();
+    assert_eq!(document["report_version"], 1);
+    assert_eq!(document["processes"][0]["calls"]["malloc"], 10_002);
+    assert_eq!(document["processes"][1]["coverage"]["lost_events"], 3);
+}
+
+#[test]
+fn one_process_is_the_document_itself() {
+    let report = fixture::brk_steps();
+    let document = json::document(std::slice::from_ref(&report)).unwrap();
+    let back: memtrace_analysis::report::Report = serde_json::from_str(&document).unwrap();
+    assert_eq!(back, report);
+    let last: serde_json::Value = serde_json::from_str(&json::last_line(&[report]).unwrap()).unwrap();
+    assert_eq!(last["event"], "report");
+    assert_eq!(last["report"]["target"]["pid"], 4242);
+}
+
+#[test]
+fn colour_changes_no_word() {
+    let reports = [fixture::troubled()];
+    let coloured = text::render(&reports, Style::COLOUR);
+    let mut stripped = coloured.clone();
+    for code in ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[33m"] {
+        stripped = stripped.replace(code, "");
+    }
+    assert_ne!(coloured, stripped);
+    assert_eq!(stripped, text::render(&reports, Style::PLAIN));
+}

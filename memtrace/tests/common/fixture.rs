@@ -1,0 +1,261 @@
+//! A report made by hand: what a trace of 10,000 blocks of 64 bytes comes to.
+
+use std::collections::BTreeMap;
+
+use memtrace_analysis::event::{Allocator, AllocatorKind, Capabilities, EndReason, Entry, Realloc, SyscallKind};
+use memtrace_analysis::report::{
+    Allocated, Batch, BlocksBytes, Cause, Confidence, Coverage, DirectGroup, DirectKind, Finding, Freed, Growth,
+    REPORT_VERSION, Report, Returned, Step, StepBucket, StepKind, SyscallCount, TargetSection, ThresholdChange,
+    ThresholdSection, TrimReport, TrimSide,
+};
+
+const KIB: u64 = 1 << 10;
+const BEGIN: u64 = 1_000_000_000_000;
+const HEAP: u64 = 0x5555_5555_9000;
+
+pub fn brk_steps() -> Report {
+    let step = 132 * KIB;
+    Report {
+        report_version: REPORT_VERSION,
+        target: TargetSection {
+            pid: 4242,
+            name: "brk-steps".into(),
+            command: "memtrace-lab brk-steps".into(),
+            threads: 1,
+            from_birth: true,
+            libc: Allocator {
+                kind: AllocatorKind::Glibc,
+                version: Some("2.36".into()),
+                path: Some("/usr/lib/x86_64-linux-gnu/libc.so.6".into()),
+                build_id: Some("93ac2b4f".into()),
+                evidence: "maps libc.so.6 and no other allocator".into(),
+            },
+            page_size: 4096,
+            resident_bytes_begin: Some(1_400_000),
+            resident_bytes_end: Some(1_400_000),
+            break_begin: Some(HEAP),
+            break_end: Some(HEAP + 4 * KIB),
+            execs: 0,
+            exit_status: Some(0),
+        },
+        coverage: Coverage {
+            begin_ns: BEGIN,
+            end_ns: BEGIN + 2_140_000_000,
+            duration_ns: 2_140_000_000,
+            ended: Some(EndReason::ProcessExited),
+            lost_events: 0,
+            lost_threads: 0,
+            unreadable: 0,
+            oddities: BTreeMap::new(),
+            second_hits: 0,
+            spurious_frees_thread_exit: 0,
+            spurious_frees_first_free: 0,
+            capabilities: Capabilities {
+                probed: Entry::ALL.to_vec(),
+                frame_check: true,
+                realloc_returns: true,
+                trim_returns: true,
+                heap_state: true,
+                resident: true,
+                limits: Vec::new(),
+            },
+            not_seen: Vec::new(),
+        },
+        calls: Entry::ALL
+            .iter()
+            .map(|entry| {
+                let calls = match entry {
+                    Entry::Malloc => 10_002,
+                    Entry::Free => 10_000,
+                    Entry::MallocTrim => 1,
+                    _ => 0,
+                };
+                (entry.name().to_owned(), calls)
+            })
+            .collect(),
+        allocated: Allocated {
+            blocks: 10_002,
+            requested_bytes: 640_320,
+            failed: 0,
+            by_entry: BTreeMap::from([(
+                "malloc".to_owned(),
+                BlocksBytes {
+                    blocks: 10_002,
+                    bytes: 640_320,
+                },
+            )]),
+            sizes: vec![0, 0, 0, 0, 0, 0, 10_001, 0, 0, 1],
+        },
+        freed: Freed {
+            blocks: 10_000,
+            chunk_bytes: 800_000,
+            null: 0,
+            mapped_blocks: 0,
+            mapped_bytes: 0,
+            sizes: vec![0, 0, 0, 0, 0, 0, 10_000],
+        },
+        realloc: Realloc::default(),
+        syscalls: SyscallKind::ALL
+            .iter()
+            .map(|kind| {
+                let count = match kind {
+                    SyscallKind::Brk => SyscallCount {
+                        count: 9,
+                        failed: 0,
+                        attributed: 8,
+                        direct: 1,
+                        unknown: 0,
+                    },
+                    SyscallKind::Mmap => SyscallCount {
+                        count: 8,
+                        failed: 1,
+                        attributed: 0,
+                        direct: 8,
+                        unknown: 0,
+                    },
+                    _ => SyscallCount::default(),
+                };
+                (kind.name().to_owned(), count)
+            })
+            .collect(),
+        growth: Growth {
+            brk_steps_total: 6,
+            brk_steps_matching: 6,
+            brk_steps_unpredicted: 0,
+            brk_bytes: 6 * step,
+            histogram: vec![StepBucket {
+                kind: StepKind::Brk,
+                bytes: step,
+                count: 6,
+                matching: 6,
+            }],
+            steps: (0..6).map(|i| brk_step(i, step)).collect(),
+            ..Growth::default()
+        },
+        returned: Returned {
+            frees_nothing: 10_000,
+            by_trim_bytes: 788 * KIB,
+            ..Returned::default()
+        },
+        trims: vec![TrimReport {
+            time_ns: BEGIN + 2_000_000_000,
+            tid: 4242,
+            pad: 0,
+            before: TrimSide {
+                break_end: Some(HEAP + 6 * step),
+                resident_bytes: Some(2_100_000),
+            },
+            after: Some(TrimSide {
+                break_end: Some(HEAP + 4 * KIB),
+                resident_bytes: Some(1_400_000),
+            }),
+            returned_bytes: 788 * KIB,
+            break_lowered_bytes: 788 * KIB,
+            madvised_bytes: 0,
+            madvise_calls: 0,
+            result: Some(1),
+        }],
+        threshold: ThresholdSection {
+            history: vec![ThresholdChange {
+                time_ns: BEGIN,
+                mmap_threshold: 128 * KIB,
+                trim_threshold: 128 * KIB,
+                cause: "at the start".into(),
+                confirmed: true,
+            }],
+            requests_as_predicted: 0,
+            requests_otherwise: 0,
+            agrees_with_process: Some(true),
+            dynamic: Some(true),
+        },
+        direct: vec![DirectGroup {
+            kind: DirectKind::Loader,
+            module: None,
+            syscalls: BTreeMap::from([("brk".to_owned(), 1), ("mmap".to_owned(), 8)]),
+            net_bytes: 2_240 * 1024,
+        }],
+        findings: vec![Finding {
+            kind: "break_steps_confirmed".into(),
+            text: "each of the 6 steps of the break is as long as glibc's rule says".into(),
+            confidence: Confidence::Proven,
+            because: None,
+        }],
+    }
+}
+
+fn brk_step(i: u64, step: u64) -> Step {
+    Step {
+        time_ns: BEGIN + i * 1_000_000,
+        tid: 4242,
+        kind: StepKind::Brk,
+        from: HEAP + i * step,
+        to: HEAP + (i + 1) * step,
+        bytes: step,
+        predicted_bytes: Some(step),
+        reason: None,
+        cause: Cause {
+            entry: "malloc".into(),
+            request: 64,
+            attribution: "proven".into(),
+        },
+        batch: Batch {
+            blocks: if i == 0 { 0 } else { 1681 },
+            requested_bytes: if i == 0 { 0 } else { 1681 * 64 },
+            first: i == 0,
+        },
+    }
+}
+
+/// The same process with everything that can go wrong or look different.
+pub fn troubled() -> Report {
+    let mut report = brk_steps();
+    report.target.name = "evil\x1b[2J".into();
+    report.target.from_birth = false;
+    report.target.exit_status = Some(11);
+    report.coverage.lost_events = 3;
+    report.coverage.oddities.insert("time_went_back".into(), 2);
+    report.coverage.spurious_frees_thread_exit = 7;
+    report
+        .coverage
+        .not_seen
+        .push("blocks allocated before the attach".into());
+    report
+        .coverage
+        .capabilities
+        .limits
+        .push("realloc's result: no return probe on this kernel".into());
+    report.growth.steps = (0..40).map(|i| brk_step(i, 132 * KIB)).collect();
+    if let Some(step) = report.growth.steps.get_mut(20) {
+        step.bytes = 136 * KIB;
+        step.reason = Some("the program moved the break itself".into());
+    }
+    report.growth.brk_steps_total = 40;
+    report.growth.brk_steps_matching = 39;
+    report.growth.brk_bytes = 40 * 132 * KIB + 4 * KIB;
+    report.growth.histogram = vec![
+        StepBucket {
+            kind: StepKind::Brk,
+            bytes: 132 * KIB,
+            count: 39,
+            matching: 39,
+        },
+        StepBucket {
+            kind: StepKind::Brk,
+            bytes: 136 * KIB,
+            count: 1,
+            matching: 0,
+        },
+    ];
+    report.threshold.history.push(ThresholdChange {
+        time_ns: BEGIN + 1_500_000_000,
+        mmap_threshold: 2_101_248,
+        trim_threshold: 4_202_496,
+        cause: "free of a mapped block of 2,101,248 bytes".into(),
+        confirmed: true,
+    });
+    report.threshold.requests_as_predicted = 4;
+    report.returned.frees_munmap = 1;
+    report.returned.by_free_munmap_bytes = 2052 * KIB;
+    report.returned.frees_nothing -= 1;
+    report
+}

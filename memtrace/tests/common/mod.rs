@@ -1,0 +1,4 @@
+//! Helpers of the integration tests.
+
+pub mod fixture;
+pub mod golden;
