@@ -1,12 +1,33 @@
 //! Where to put the probes: from a library's bytes to a plan, purely.
+//!
+//! ```text
+//! ELF bytes -> Library (symbols, segments) -> for each entry point: code -> site -> ProbePlan
+//! ```
+//!
+//! A probe may sit on any instruction of a function that every call passes once, while the arguments still stand in
+//! their registers. The kernel emulates a few instructions and single-steps the rest, which is about nine times dearer,
+//! so the first cheap one is taken ([`amd64`], [`arm64`]); where none is sure, the function's first instruction.
+
+mod amd64;
+mod arm64;
+mod library;
+mod plan;
+mod site;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
 
 use memtrace_analysis::event::Entry;
+
+pub use plan::PlanError;
 
 /// Everything the session needs to know of a libc, decided before anything is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbePlan {
     pub version: Option<String>,
     pub build_id: Option<String>,
+    /// In the order of [`Entry::ALL`]. Entry points that share an address have one site, under the first of their names.
     pub sites: Vec<ProbeSite>,
     /// Virtual addresses [start, end) of the library's executable segment.
     pub text: (u64, u64),
@@ -39,6 +60,9 @@ pub struct ProbeSite {
     pub cost: CostClass,
     /// Bytes by which the stack pointer has moved down between the first instruction and this one.
     pub stack_moved: u32,
+    /// Which of the argument registers (0: rdi or x0, 1: rsi or x1, ...) holds the function's first argument here. Only
+    /// a function of one argument ever has another one than 0.
+    pub first_argument: u8,
     /// Why here.
     pub reason: String,
 }
@@ -50,4 +74,24 @@ pub enum CostClass {
     Emulated,
     /// Executed out of line with a single step: about nine times dearer.
     SingleStepped,
+}
+
+impl CostClass {
+    /// Nanoseconds of one hit, from and to: measured with an empty program on a virtual machine with Linux 6.18. Bare
+    /// metal is faster; the ratio of the two classes stays.
+    pub const fn typical_ns(self) -> (u32, u32) {
+        match self {
+            Self::Emulated => (490, 850),
+            Self::SingleStepped => (4_600, 5_900),
+        }
+    }
+}
+
+impl fmt::Display for CostClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Emulated => "emulated",
+            Self::SingleStepped => "single-stepped",
+        })
+    }
 }

@@ -1,0 +1,155 @@
+//! A library or a static program as an ELF file: symbols, segments, what it says of itself.
+
+use object::elf::{EM_AARCH64, EM_X86_64, PF_X, STT_FUNC, STT_GNU_IFUNC};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol, SymbolFlags};
+
+use super::plan::PlanError;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Architecture {
+    Amd64,
+    Arm64,
+}
+
+/// A PT_LOAD with execute permission.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TextSegment<'data> {
+    pub address: u64,
+    pub file_offset: u64,
+    pub bytes: &'data [u8],
+}
+
+impl TextSegment<'_> {
+    pub fn contains(&self, address: u64) -> bool {
+        address
+            .checked_sub(self.address)
+            .is_some_and(|offset| offset < self.bytes.len() as u64)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Symbol {
+    pub name: String,
+    pub address: u64,
+    pub size: u64,
+}
+
+pub(super) struct Library<'data> {
+    pub architecture: Architecture,
+    pub text: Vec<TextSegment<'data>>,
+    pub build_id: Option<String>,
+    /// Exported functions and, in a program that has kept them, local ones.
+    functions: Vec<Symbol>,
+    objects: Vec<Symbol>,
+    /// It is loaded as a library: no interpreter is named, a dynamic symbol table is there.
+    pub shared: bool,
+    bytes: &'data [u8],
+}
+
+impl<'data> Library<'data> {
+    pub fn parse(bytes: &'data [u8]) -> Result<Self, PlanError> {
+        // Class and byte order are told apart here, so that the message names them.
+        match bytes.get(..6) {
+            Some([0x7f, b'E', b'L', b'F', 2, 1]) => {}
+            Some([0x7f, b'E', b'L', b'F', 1, _]) => return Err(PlanError::ThirtyTwoBit),
+            Some([0x7f, b'E', b'L', b'F', _, _]) => return Err(PlanError::Machine("a foreign byte order".into())),
+            _ => return Err(PlanError::NotElf),
+        }
+        let file = ElfFile64::<Endianness>::parse(bytes).map_err(|e| PlanError::Malformed(e.to_string()))?;
+        let endian = file.endian();
+        let architecture = match file.elf_header().e_machine(endian) {
+            EM_X86_64 => Architecture::Amd64,
+            EM_AARCH64 => Architecture::Arm64,
+            other => return Err(PlanError::Machine(format!("machine type {other}"))),
+        };
+        let mut text = Vec::new();
+        for segment in file.elf_program_headers() {
+            if segment.p_type(endian) == object::elf::PT_LOAD && segment.p_flags(endian) & PF_X != 0 {
+                let bytes = segment.data(endian, bytes).map_err(|()| {
+                    PlanError::Malformed(String::from("an executable segment reaches beyond the end of the file"))
+                })?;
+                text.push(TextSegment {
+                    address: segment.p_vaddr(endian),
+                    file_offset: segment.p_offset(endian),
+                    bytes,
+                });
+            }
+        }
+        let mut functions = Vec::new();
+        let mut objects = Vec::new();
+        for symbol in file.dynamic_symbols().chain(file.symbols()) {
+            let SymbolFlags::Elf { st_info, .. } = symbol.flags() else {
+                continue;
+            };
+            let Ok(name) = symbol.name() else { continue };
+            if symbol.is_undefined() || symbol.address() == 0 || name.is_empty() {
+                continue;
+            }
+            let kind = match st_info & 0xf {
+                STT_FUNC => &mut functions,
+                // Its address is that of a resolver, not of the function.
+                STT_GNU_IFUNC => continue,
+                _ => &mut objects,
+            };
+            kind.push(Symbol {
+                name: name.to_owned(),
+                address: symbol.address(),
+                size: symbol.size(),
+            });
+        }
+        let build_id = file
+            .build_id()
+            .ok()
+            .flatten()
+            .map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect());
+        let interpreted = file
+            .elf_program_headers()
+            .iter()
+            .any(|s| s.p_type(endian) == object::elf::PT_INTERP);
+        let shared = file.dynamic_symbols().next().is_some() && (!interpreted || functions.iter().any(is_libc_version));
+        Ok(Self {
+            architecture,
+            text,
+            build_id,
+            functions,
+            objects,
+            shared,
+            bytes,
+        })
+    }
+
+    pub fn function(&self, name: &str) -> Option<&Symbol> {
+        self.functions.iter().find(|symbol| symbol.name == name)
+    }
+
+    pub fn object(&self, name: &str) -> Option<&Symbol> {
+        self.objects.iter().find(|symbol| symbol.name == name)
+    }
+
+    pub fn functions(&self) -> impl Iterator<Item = &Symbol> {
+        self.functions.iter()
+    }
+
+    pub fn segment(&self, address: u64) -> Option<TextSegment<'data>> {
+        self.text.iter().find(|segment| segment.contains(address)).copied()
+    }
+
+    /// The release in the banner that every glibc prints when it is run: "... stable release version 2.36."
+    pub fn version(&self) -> Option<String> {
+        const BANNER: &[u8] = b"release version ";
+        let at = self.bytes.windows(BANNER.len()).position(|window| window == BANNER)? + BANNER.len();
+        let digits = self.bytes[at..]
+            .iter()
+            .take(16)
+            .take_while(|b| b.is_ascii_digit() || **b == b'.');
+        let version: String = digits.map(|&byte| char::from(byte)).collect();
+        let version = version.trim_end_matches('.');
+        (!version.is_empty()).then(|| version.to_owned())
+    }
+}
+
+/// libc.so.6 names an interpreter too, since it can be run.
+fn is_libc_version(symbol: &Symbol) -> bool {
+    symbol.name == "gnu_get_libc_version"
+}

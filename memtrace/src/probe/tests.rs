@@ -1,0 +1,388 @@
+//! The choice of sites against a table that was found by hand for five glibc releases, and whole libraries where they
+//! are at hand: the running system's always, other releases in `target/glibc` (or `MEMTRACE_GLIBC_DIR`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use memtrace_analysis::event::Entry;
+use proptest::prelude::*;
+
+use super::site::{Function, Site};
+use super::{CostClass, PlanError, ProbePlan, amd64, arm64};
+
+const RELEASES: [&str; 5] = ["2.31", "2.36", "2.41", "2.43", "2.44"];
+
+/// Offsets of the sites by release: every call passes there, its arguments in registers.
+#[rustfmt::skip]
+const AMD64: [(&str, [u64; 5]); 11] = [
+    ("malloc",         [7, 0, 0, 3, 7]),
+    ("free",           [17, 3, 3, 3, 7]),
+    ("calloc",         [0, 0, 0, 6, 10]),
+    ("realloc",        [0, 0, 0, 6, 10]),
+    ("memalign",       [4, 7, 7, 0, 11]),
+    ("aligned_alloc",  [4, 7, 0, 7, 17]),
+    ("posix_memalign", [0, 7, 7, 23, 13]),
+    ("valloc",         [6, 7, 7, 14, 18]),
+    ("pvalloc",        [6, 7, 7, 21, 25]),
+    ("malloc_trim",    [0, 0, 0, 0, 4]),
+    ("mallopt",        [0, 7, 7, 21, 25]),
+];
+
+#[rustfmt::skip]
+const ARM64: [(&str, [u64; 5]); 2] = [
+    ("malloc", [4, 12, 16, 8, 4]),
+    ("free",   [4, 0, 4, 4, 8]),
+];
+
+/// (release, architecture, function) -> its first bytes.
+fn stored() -> BTreeMap<(String, String, String), (u64, Vec<u8>)> {
+    let lines = include_str!("fixtures/glibc-code.txt")
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let [release, architecture, name, address, _size, code] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("a line of the stored code has not six fields: {line}");
+            };
+            let address = u64::from_str_radix(address.trim_start_matches("0x"), 16).unwrap();
+            let code = (0..code.len())
+                .step_by(2)
+                .map(|at| u8::from_str_radix(&code[at..at + 2], 16).unwrap())
+                .collect();
+            (
+                (release.to_owned(), architecture.to_owned(), name.to_owned()),
+                (address, code),
+            )
+        })
+        .collect()
+}
+
+fn site_of(architecture: &str, release: &str, name: &str) -> Site {
+    let stored = stored();
+    let (address, code) = &stored[&(release.to_owned(), architecture.to_owned(), name.to_owned())];
+    let arguments = match name {
+        "malloc" | "free" | "valloc" | "pvalloc" | "malloc_trim" => 1,
+        "posix_memalign" => 3,
+        _ => 2,
+    };
+    let function = Function {
+        code,
+        address: *address,
+        arguments,
+    };
+    if architecture == "amd64" {
+        amd64::site(function)
+    } else {
+        arm64::site(function)
+    }
+}
+
+#[test]
+fn amd64_sites_are_those_of_the_table() {
+    for (name, offsets) in AMD64 {
+        for (release, offset) in RELEASES.into_iter().zip(offsets) {
+            let site = site_of("amd64", release, name);
+            assert_eq!(
+                (site.offset, site.cost),
+                (offset, CostClass::Emulated),
+                "{name} of {release}: {site:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn arm64_sites_are_those_of_the_table() {
+    for (name, offsets) in ARM64 {
+        for (release, offset) in RELEASES.into_iter().zip(offsets) {
+            let site = site_of("arm64", release, name);
+            assert_eq!(
+                (site.offset, site.cost),
+                (offset, CostClass::Emulated),
+                "{name} of {release}: {site:?}"
+            );
+        }
+    }
+}
+
+/// Where the stack pointer is deeper at the site than at the entry, read from the disassembly by hand.
+#[test]
+fn the_stack_pointer_is_followed() {
+    for (architecture, release, name, moved) in [
+        ("amd64", "2.31", "free", 0x18),
+        ("amd64", "2.36", "malloc", 0),
+        ("amd64", "2.43", "free", 0),
+        ("arm64", "2.31", "malloc", 48),
+        ("arm64", "2.31", "free", 32),
+        ("arm64", "2.36", "malloc", 64),
+        ("arm64", "2.36", "free", 0),
+        ("arm64", "2.41", "malloc", 64),
+        ("arm64", "2.41", "aligned_alloc", 48),
+        ("arm64", "2.43", "malloc", 0),
+    ] {
+        assert_eq!(
+            site_of(architecture, release, name).stack_moved,
+            moved,
+            "{architecture} {name} of {release}"
+        );
+    }
+}
+
+#[test]
+fn a_copied_argument_is_followed() {
+    for release in ["2.43", "2.44"] {
+        assert_eq!(site_of("amd64", release, "valloc").first_argument, 1, "rsi");
+        assert_eq!(site_of("amd64", release, "pvalloc").first_argument, 2, "rdx");
+    }
+    for (name, _) in AMD64.iter().filter(|(name, _)| !name.ends_with("valloc")) {
+        for release in RELEASES {
+            assert_eq!(site_of("amd64", release, name).first_argument, 0, "{name} of {release}");
+        }
+    }
+}
+
+#[test]
+fn the_instruction_is_shown_in_words() {
+    for (architecture, release, name, words) in [
+        ("amd64", "2.36", "malloc", "push r12"),
+        ("amd64", "2.36", "free", "je 0x98fb8"),
+        ("amd64", "2.43", "memalign", "jmp 0xa4e00"),
+        ("arm64", "2.36", "malloc", "adrp x23, 0x1a6000"),
+        ("arm64", "2.36", "free", "cbz x0, 0x92ad4"),
+        ("arm64", "2.36", "calloc", "stp x29, x30, [sp, #-80]!"),
+        ("arm64", "2.43", "malloc", "tbnz x0, #63, 0x9b14c"),
+        ("arm64", "2.43", "memalign", "b 0x9b2f0"),
+        ("arm64", "2.44", "posix_memalign", "b.ls 0x9cbdc"),
+    ] {
+        assert_eq!(
+            site_of(architecture, release, name).instruction,
+            words,
+            "{architecture} {name} of {release}"
+        );
+    }
+}
+
+/// check(code, arguments, offset, stack_moved): amd64 code made for one rule each.
+#[test]
+fn the_walk_gives_up_where_a_call_might_be_missed() {
+    let check = |code: &[u8], arguments, offset, cost, why: &str| {
+        let site = amd64::site(Function {
+            code,
+            address: 0x1000,
+            arguments,
+        });
+        assert_eq!((site.offset, site.cost), (offset, cost), "{why}: {site:?}");
+        site
+    };
+    let (cheap, dear) = (CostClass::Emulated, CostClass::SingleStepped);
+    check(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0xc3], 1, 4, cheap, "endbr64; push rbp");
+    check(
+        &[0x48, 0x89, 0xf8, 0xc3, 0x55],
+        1,
+        0,
+        dear,
+        "mov rax, rdi; ret; push rbp",
+    );
+    check(&[0x31, 0xff, 0x55, 0xc3], 1, 0, dear, "xor edi, edi; push rbp");
+    check(
+        &[0x31, 0xf6, 0x55, 0xc3],
+        1,
+        2,
+        cheap,
+        "xor esi, esi; push rbp: esi is no argument",
+    );
+    check(&[0x31, 0xf6, 0x55, 0xc3], 2, 0, dear, "the same, but esi is one");
+    check(&[0x0f, 0x05, 0x55, 0xc3], 1, 0, dear, "syscall; push rbp");
+    check(&[0xff, 0xd0, 0x55, 0xc3], 1, 0, dear, "call rax; push rbp");
+    check(
+        &[0x48, 0x89, 0xf8, 0x55, 0xeb, 0xfd],
+        1,
+        0,
+        dear,
+        "mov rax, rdi; push rbp; jmp to the push",
+    );
+    check(
+        &[0x68, 1, 0, 0, 0, 0x55, 0xc3],
+        1,
+        5,
+        cheap,
+        "push 1 (stepped); push rbp",
+    );
+    check(
+        &[0x48, 0x8b, 0x25, 0, 0, 0, 0, 0x55],
+        1,
+        0,
+        dear,
+        "mov rsp, [rip]; push rbp",
+    );
+    check(
+        &[0x48, 0x89, 0xfe, 0x31, 0xff, 0x55],
+        2,
+        0,
+        dear,
+        "mov rsi, rdi; xor edi, edi: two arguments are not followed",
+    );
+    check(&[], 1, 0, dear, "no code at all");
+    let site = check(
+        &[0x48, 0x81, 0xec, 0, 1, 0, 0, 0x55],
+        1,
+        7,
+        cheap,
+        "sub rsp, 256; push rbp",
+    );
+    assert_eq!(site.stack_moved, 256);
+    let site = check(
+        &[0x68, 1, 0, 0, 0, 0x48, 0x83, 0xec, 8, 0x55],
+        1,
+        9,
+        cheap,
+        "push 1; sub rsp, 8; push rbp",
+    );
+    assert_eq!(site.stack_moved, 16);
+}
+
+proptest! {
+    #[test]
+    fn no_code_makes_the_walk_fail(code in prop::collection::vec(any::<u8>(), 0..200), arguments in 1usize..=3) {
+        for site in [
+            amd64::site(Function { code: &code, address: 0x7000, arguments }),
+            arm64::site(Function { code: &code, address: 0x7000, arguments }),
+        ] {
+            prop_assert!(site.offset <= code.len() as u64);
+            prop_assert!(!site.reason.is_empty() && !site.instruction.is_empty());
+        }
+    }
+
+    #[test]
+    fn no_file_makes_the_plan_fail(bytes in prop::collection::vec(any::<u8>(), 0..400), elf in any::<bool>()) {
+        let mut bytes = bytes;
+        if elf && bytes.len() > 20 {
+            bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+            bytes[18..20].copy_from_slice(&[62, 0]);
+        }
+        prop_assert!(ProbePlan::for_library(&bytes).is_err());
+    }
+}
+
+#[test]
+fn a_damaged_library_gives_an_error_or_a_plan_but_no_panic() {
+    let whole = std::fs::read(system_libc()).unwrap();
+    for length in [0, 3, 63, 64, 200, 4_000, whole.len() / 2, whole.len() - 1] {
+        let _ = ProbePlan::for_library(&whole[..length]);
+    }
+    // Each byte of the headers in turn.
+    for at in 0..1_024 {
+        let mut damaged = whole[..whole.len().min(256 << 10)].to_vec();
+        damaged[at] ^= 0xff;
+        let _ = ProbePlan::for_library(&damaged);
+    }
+}
+
+#[test]
+fn what_is_no_libc_is_named() {
+    assert_eq!(ProbePlan::for_library(b"#!/bin/sh\n"), Err(PlanError::NotElf));
+    assert_eq!(
+        ProbePlan::for_library(b"\x7fELF\x01\x01\x01"),
+        Err(PlanError::ThirtyTwoBit)
+    );
+    let cat = std::fs::read("/bin/cat").unwrap();
+    assert_eq!(ProbePlan::for_library(&cat), Err(PlanError::NoSymbol("malloc")));
+}
+
+/// The libc this very test maps.
+fn system_libc() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let path = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5))
+        .find(|path| path.contains("/libc.so.6"));
+    PathBuf::from(path.expect("these tests are run by a program that maps a glibc"))
+}
+
+#[test]
+fn the_running_systems_libc_has_a_plan() {
+    let plan = ProbePlan::for_library(&std::fs::read(system_libc()).unwrap()).unwrap();
+    // SAFETY: returns a string that lives as long as libc does.
+    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+    assert_eq!(plan.version.as_deref(), version.to_str().ok());
+    for entry in [
+        Entry::Malloc,
+        Entry::Calloc,
+        Entry::Realloc,
+        Entry::Memalign,
+        Entry::Free,
+        Entry::MallocTrim,
+    ] {
+        assert!(plan.sites.iter().any(|site| site.entry == entry), "{entry:?} is probed");
+    }
+    // The address of malloc as the dynamic linker found it: plan and process must agree.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let base = maps.lines().find(|line| line.ends_with("/libc.so.6")).unwrap();
+    let base = u64::from_str_radix(base.split('-').next().unwrap(), 16).unwrap();
+    assert_eq!(base + plan.sites[0].function, libc::malloc as *const () as u64);
+}
+
+/// Folders with an unpacked libc6 each, as `MEMTRACE_GLIBC_DIR` or the workspace's target folder has them.
+fn releases(architecture: &str) -> Vec<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let (variable, folder) = match architecture {
+        "amd64" => ("MEMTRACE_GLIBC_DIR", "target/glibc"),
+        _ => ("MEMTRACE_GLIBC_ARM64_DIR", "target/glibc-arm64"),
+    };
+    let root = std::env::var_os(variable).map_or_else(|| workspace.join(folder), PathBuf::from);
+    let Ok(suites) = std::fs::read_dir(&root) else {
+        eprintln!(
+            "SKIPPED: no other glibc releases for {architecture}: {} is not there",
+            root.display()
+        );
+        return Vec::new();
+    };
+    let triplet = if architecture == "amd64" {
+        "x86_64-linux-gnu"
+    } else {
+        "aarch64-linux-gnu"
+    };
+    let places = ["lib", "usr/lib"].map(|lib| format!("{lib}/{triplet}/libc.so.6"));
+    let suites = suites.map(|suite| suite.unwrap().path());
+    suites
+        .filter_map(|suite| places.iter().map(|place| suite.join(place)).find(|path| path.exists()))
+        .collect()
+}
+
+#[test]
+fn whole_libraries_of_other_releases_have_the_plan_of_the_table() {
+    for (architecture, table) in [("amd64", &AMD64[..10]), ("arm64", &ARM64[..])] {
+        for path in releases(architecture) {
+            let plan = ProbePlan::for_library(&std::fs::read(&path).unwrap()).unwrap();
+            let version = plan.version.clone().unwrap();
+            let Some(column) = RELEASES.iter().position(|release| *release == version) else {
+                eprintln!(
+                    "SKIPPED: {} is glibc {version}, which the table does not have",
+                    path.display()
+                );
+                continue;
+            };
+            for (name, offsets) in table {
+                let site = plan.sites.iter().find(|site| site.entry.name() == *name);
+                if *name == "aligned_alloc" && column < 2 {
+                    assert_eq!(site, None, "the same address as memalign in {version}");
+                } else {
+                    assert_eq!(
+                        site.map(|site| site.offset),
+                        Some(offsets[column]),
+                        "{name} of {version} {architecture}"
+                    );
+                }
+            }
+            // Up to 2.42 thread exit frees at two places; from 2.43 a thread's first free comes by twice instead.
+            let recent = column >= 3;
+            assert_eq!(
+                plan.spurious_free_returns.len(),
+                if recent { 0 } else { 2 },
+                "{version} {architecture}"
+            );
+            assert_eq!(plan.first_free_twice, recent, "{version} {architecture}");
+            assert!(plan.build_id.as_ref().is_some_and(|id| id.len() == 40));
+        }
+    }
+}
