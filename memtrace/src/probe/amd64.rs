@@ -143,14 +143,16 @@ fn stack_step(instruction: &Instruction) -> Option<u32> {
 /// Whether the kernel emulates it. Forms that only some kernels emulate (the long nops) or that none does (a push of a
 /// constant or from memory, an indirect call, any of them behind an operand-size prefix) do not count.
 fn is_emulated(instruction: &Instruction, bytes: &[u8]) -> bool {
-    match bytes[..instruction.len()] {
-        [0x50..=0x57] | [0x41, 0x50..=0x57] => true,
-        [0x90] | [0x66, 0x90] => true,
-        [0xeb | 0x70..=0x7f, _] => true,
-        [0xe8 | 0xe9, _, _, _, _] => true,
-        [0x0f, 0x80..=0x8f, _, _, _, _] => true,
-        _ => false,
-    }
+    matches!(
+        bytes[..instruction.len()],
+        [0x50..=0x57]
+            | [0x41, 0x50..=0x57]
+            | [0x90]
+            | [0x66, 0x90]
+            | [0xeb | 0x70..=0x7f, _]
+            | [0xe8 | 0xe9, _, _, _, _]
+            | [0x0f, 0x80..=0x8f, _, _, _, _]
+    )
 }
 
 /// Addresses inside the function to which one of its own jumps leads.

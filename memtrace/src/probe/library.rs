@@ -44,7 +44,7 @@ pub(super) struct Library<'data> {
     objects: Vec<Symbol>,
     /// It is loaded as a library: no interpreter is named, a dynamic symbol table is there.
     pub shared: bool,
-    bytes: &'data [u8],
+    pub bytes: &'data [u8],
 }
 
 impl<'data> Library<'data> {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use memtrace_analysis::event::Entry;
+use memtrace_analysis::glibc::{Anatomy, Machine, Unsupported, Version};
 
 use super::library::{Architecture, Library, Symbol, TextSegment};
 use super::site::Function;
@@ -185,12 +186,45 @@ fn own_frees(library: &Library<'_>, text: TextSegment<'_>, limits: &mut Vec<Stri
 
 /// Where main_arena and mp_ are, and where `top` is in the former.
 fn books(library: &Library<'_>, limits: &mut Vec<String>) -> (Option<u64>, Option<u64>, Option<u32>) {
-    let main_arena = library.object("main_arena").map(|symbol| symbol.address);
-    let mp = library.object("mp_").map(|symbol| symbol.address);
-    if main_arena.is_none() || mp.is_none() {
-        limits.push(String::from(
-            "glibc's own books (main_arena and mp_) were not found in this library",
-        ));
+    let anatomy: Result<_, Unsupported> = Anatomy::of_library(library.bytes).or_else(|unsupported| {
+        // A program that has kept its symbols names what the search did not find.
+        let named = || {
+            Some((
+                library.object("mp_")?.address,
+                library.object("main_arena")?.address,
+                release(library)?,
+            ))
+        };
+        let machine = match library.architecture {
+            Architecture::Amd64 => Machine::Amd64,
+            Architecture::Arm64 => Machine::Arm64,
+        };
+        let (mp, main_arena, version) = named().ok_or(unsupported)?;
+        Ok(Anatomy::known(machine, version, mp, main_arena))
+    });
+    match anatomy {
+        Ok(Anatomy {
+            main_arena,
+            mp,
+            malloc_state,
+            ..
+        }) => (Some(main_arena), Some(mp), u32::try_from(malloc_state.top).ok()),
+        Err(unsupported) => {
+            limits.push(format!(
+                "arenas and thresholds cannot be read from the process: {unsupported}"
+            ));
+            (None, None, None)
+        }
     }
-    (main_arena, mp, None)
+}
+
+/// The release as a number, where its layouts are known.
+fn release(library: &Library<'_>) -> Option<Version> {
+    let version = library.version()?;
+    let (major, minor) = version.split_once('.')?;
+    let version = Version {
+        major: major.parse().ok()?,
+        minor: minor.parse().ok()?,
+    };
+    version.is_known().then_some(version)
 }
