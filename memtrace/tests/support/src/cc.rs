@@ -1,0 +1,72 @@
+//! C programs and libraries of the tests (support/c), compiled with the machine's C compiler.
+//!
+//! What has to run under every glibc is built against the oldest release at hand, since a program asks for symbols as
+//! new as the library it was linked with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::glibc::Release;
+use crate::scratch::Scratch;
+
+/// How a source is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Program,
+    Library,
+}
+
+/// Compiles support/c/`name`.c into `scratch`; for `oldest` where given, else for the machine's own glibc.
+pub fn compile(name: &str, kind: Kind, oldest: Option<&Release>, scratch: &Scratch) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("c")
+        .join(format!("{name}.c"));
+    let output = scratch.file(
+        match kind {
+            Kind::Program => name.to_owned(),
+            Kind::Library => format!("lib{name}.so"),
+        }
+        .as_str(),
+    );
+    let mut cc = Command::new("cc");
+    // The compiler must not replace, merge or drop allocator calls: they are what is counted.
+    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-fno-builtin"]);
+    if kind == Kind::Library {
+        cc.args(["-shared", "-fPIC"]);
+    }
+    cc.arg("-o").arg(&output).arg(&source);
+    match oldest {
+        None => {
+            cc.args(["-pthread", "-ldl"]);
+        }
+        Some(release) => link_against(&mut cc, release),
+    }
+    let result = cc.output().expect("starting cc");
+    assert!(
+        result.status.success(),
+        "compiling {}: {}",
+        source.display(),
+        String::from_utf8_lossy(&result.stderr)
+    );
+    output
+}
+
+/// Headers, start files and libraries of an unpacked release. Its libc.so is a linker script that names files by their
+/// absolute paths, some of them links out of the directory, so the libraries are named one by one instead.
+fn link_against(cc: &mut Command, release: &Release) {
+    let nonshared = release
+        .development
+        .as_ref()
+        .expect("only a release with headers is linked against");
+    cc.arg(format!("--sysroot={}", release.directory.display()))
+        .arg(format!("-L{}", release.library_path.display()))
+        .args([
+            "-nodefaultlibs",
+            "-l:libpthread.so.0",
+            "-l:libdl.so.2",
+            "-lgcc",
+            "-l:libc.so.6",
+        ])
+        .arg(nonshared)
+        .arg("-lgcc");
+}
