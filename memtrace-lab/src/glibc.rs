@@ -106,3 +106,42 @@ impl<const N: usize> Table<N> {
         })
     }
 }
+
+/// Blocks outside the ledger, for programs that time each call.
+pub mod raw_block {
+    use std::ffi::c_void;
+    use std::hint::black_box;
+
+    use crate::line;
+
+    /// Never null: the program ends when there is no memory.
+    pub fn malloc(bytes: usize) -> *mut c_void {
+        // SAFETY: any size is a valid request.
+        let block = unsafe { libc::malloc(bytes) };
+        if block.is_null() {
+            line::error(format_args!("memtrace-lab: malloc({bytes}) returned no block"));
+            // SAFETY: ends the process without running anything of ours.
+            unsafe { libc::_exit(super::EXIT_NO_MEMORY) }
+        }
+        black_box(block)
+    }
+
+    /// # Safety
+    /// `block` comes from [`malloc`] and is freed once.
+    pub unsafe fn free(block: *mut c_void) {
+        // SAFETY: the caller's promise.
+        unsafe { libc::free(black_box(block)) }
+    }
+
+    /// Writes a byte into each page, so that it is resident.
+    ///
+    /// # Safety
+    /// `block` has that many bytes.
+    pub unsafe fn write_pages(block: *mut c_void, bytes: usize) {
+        const SMALLEST_PAGE: usize = 4096;
+        for offset in (0..bytes).step_by(SMALLEST_PAGE) {
+            // SAFETY: inside the block by the caller's promise.
+            unsafe { block.cast::<u8>().add(offset).write_volatile(1) };
+        }
+    }
+}

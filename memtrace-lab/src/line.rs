@@ -1,5 +1,6 @@
 //! Lines of text, formatted on the stack and written with one write(2).
 
+use core::ffi::CStr;
 use core::fmt::{Arguments, Write};
 
 /// Room for the longest line; what is longer is cut.
@@ -21,6 +22,11 @@ impl Line {
     pub fn add(&mut self, text: Arguments) {
         // Never an error: `write_str` cuts.
         let _ = self.write_fmt(text);
+    }
+
+    /// The text up to its NUL, which the caller has added, as C wants it; an empty one without.
+    pub fn with_c_str<T>(&self, with: impl FnOnce(&CStr) -> T) -> T {
+        with(CStr::from_bytes_until_nul(&self.text).unwrap_or(c""))
     }
 
     fn end(mut self, fd: libc::c_int) {

@@ -12,6 +12,8 @@
 use std::ffi::{CStr, c_char, c_int};
 
 mod arguments;
+mod clock;
+mod file;
 mod glibc;
 mod line;
 mod programs;

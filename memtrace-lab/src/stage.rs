@@ -11,6 +11,7 @@
 //! program goes on when it reads a line from standard input, and ends when there is none.
 
 use std::ffi::{CStr, c_int};
+use std::fmt::Arguments;
 
 use crate::glibc;
 use crate::line::{self, Line};
@@ -33,8 +34,13 @@ impl Stage {
 
     /// Prints the facts of a phase, then waits if that was asked for.
     pub fn phase(&mut self, name: &str) {
+        self.phase_of(name, format_args!(""));
+    }
+
+    /// The same with facts of the program's own (`key=value `, each with a blank after it).
+    pub fn phase_of(&mut self, name: &str, own: Arguments) {
         let mut line = Line::new();
-        line.add(format_args!("phase={name} pid={} ", std::process::id()));
+        line.add(format_args!("phase={name} pid={} {own}", std::process::id()));
         self.facts(&mut line);
         line.print();
         if self.wait && !read_line() {
@@ -63,7 +69,8 @@ impl Stage {
         ));
     }
 
-    fn break_moved(&mut self) -> isize {
+    /// Bytes by which the break has moved since the first phase.
+    pub fn break_moved(&mut self) -> isize {
         // SAFETY: asks, and moves nothing.
         let now = unsafe { libc::sbrk(0) } as usize;
         now.wrapping_sub(*self.break_at_first.get_or_insert(now)) as isize

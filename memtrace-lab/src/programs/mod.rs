@@ -4,9 +4,20 @@ use crate::arguments::{MAX_OPTIONS, Options};
 use crate::line;
 use crate::stage::Stage;
 
+mod appetite;
+mod arenas;
 mod brk_steps;
+mod child_job;
+mod file_cache;
+mod files_held;
+mod knobs;
+mod large_alive;
 mod large_block;
+mod leak;
 mod mixed;
+mod one_at_a_time;
+mod pairs;
+mod random_reads;
 mod threshold;
 
 pub struct Program {
@@ -29,6 +40,17 @@ pub const ALL: &[Program] = &[
     large_block::PROGRAM,
     threshold::PROGRAM,
     mixed::PROGRAM,
+    one_at_a_time::PROGRAM,
+    leak::PROGRAM,
+    child_job::PROGRAM,
+    pairs::PROGRAM,
+    large_alive::PROGRAM,
+    arenas::PROGRAM,
+    knobs::PROGRAM,
+    random_reads::PROGRAM,
+    file_cache::PROGRAM,
+    files_held::PROGRAM,
+    appetite::PROGRAM,
 ];
 
 const _: () = {
