@@ -267,6 +267,17 @@ pub struct Frame {
     pub return_address: u64,
 }
 
+impl Frame {
+    /// The totals count a new block for this call. realloc of a block is not one: its block lives on.
+    pub const fn makes_block(&self) -> bool {
+        match self.entry {
+            Entry::Free | Entry::MallocTrim => false,
+            Entry::Realloc => self.argument == 0,
+            _ => true,
+        }
+    }
+}
+
 /// glibc's own books at the moment of a system call (before what it is about to record of it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapState {

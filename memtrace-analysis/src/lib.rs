@@ -11,6 +11,35 @@
 
 extern crate alloc;
 
+mod analyzer;
+mod assemble;
+mod batch;
+pub mod chunk;
+pub mod codec;
+mod coverage;
+mod direct;
 pub mod event;
+mod finding;
 pub mod glibc;
+mod growth;
+mod kept;
+mod ledger;
+pub mod live;
+mod meaning;
+mod modules;
+mod owner;
+mod predict;
+mod regions;
 pub mod report;
+mod returned;
+pub mod rule;
+mod sequence;
+mod story;
+pub mod stream;
+mod tally;
+mod threads;
+mod threshold;
+mod trims;
+mod version;
+
+pub use analyzer::Analyzer;

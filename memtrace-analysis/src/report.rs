@@ -13,6 +13,14 @@ use crate::event::{Allocator, Capabilities, EndReason, Realloc};
 
 pub const REPORT_VERSION: u32 = 1;
 
+/// Steps kept of the begin of a trace, and as many of its end.
+pub const MAX_STEPS: usize = 2000;
+
+/// `Cause::entry` where no allocator call made the growth.
+pub const DIRECT: &str = "direct";
+/// `Cause::entry` where it is not known who did.
+pub const UNKNOWN: &str = "unknown";
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub report_version: u32,
@@ -22,11 +30,17 @@ pub struct Report {
     pub calls: BTreeMap<String, u64>,
     pub allocated: Allocated,
     pub freed: Freed,
+    /// Blocks allocated during the trace and not freed: exact for a process seen from its birth, else at least so many
+    /// (which of the freed ones came from before is not known).
+    pub live_blocks: u64,
+    pub threads: ThreadsSection,
     pub realloc: Realloc,
     pub syscalls: BTreeMap<String, SyscallCount>,
     pub growth: Growth,
     pub returned: Returned,
     pub trims: Vec<TrimReport>,
+    /// Calls left out of `trims`.
+    pub trims_omitted: u64,
     pub threshold: ThresholdSection,
     /// System calls that no allocation caused, by kind.
     pub direct: Vec<DirectGroup>,
@@ -52,6 +66,16 @@ pub struct TargetSection {
     /// Times the process replaced its program during the trace.
     pub execs: u32,
     pub exit_status: Option<i32>,
+}
+
+/// Threads and children that came and went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadsSection {
+    pub started: u64,
+    pub exited: u64,
+    /// Children made, and how many of them are traced too.
+    pub forks: u64,
+    pub forks_followed: u64,
 }
 
 /// How much of the truth this trace has seen.
@@ -84,6 +108,8 @@ pub struct Allocated {
     pub requested_bytes: u64,
     /// Calls that returned no block.
     pub failed: u64,
+    /// Of these, calls told to have failed by their last memory system call being refused.
+    pub failed_inferred: u64,
     /// Blocks and bytes by entry point's name (only those that occur).
     pub by_entry: BTreeMap<String, BlocksBytes>,
     /// Class i counts requests in [2^i, 2^(i+1)).
@@ -100,6 +126,8 @@ pub struct BlocksBytes {
 pub struct Freed {
     pub blocks: u64,
     pub chunk_bytes: u64,
+    /// Blocks allocated before the trace: at least so many of `blocks`.
+    pub from_before: u64,
     /// free(NULL)
     pub null: u64,
     /// Blocks that had a mapping of their own.
@@ -125,20 +153,32 @@ pub struct Growth {
     pub brk_steps_matching: u64,
     /// Steps whose prediction could not be made (top unknown).
     pub brk_steps_unpredicted: u64,
+    /// Steps that no allocator call made (the program's own sbrk): in the total, never matching.
+    pub brk_steps_direct: u64,
     pub brk_bytes: u64,
-    /// Mappings made for one block each.
+    /// Mappings made for one block each, and how many are as long as predicted.
     pub mapped_blocks: u64,
+    pub mapped_matching: u64,
+    /// Bytes of such mappings, and by which they grew (mremap).
     pub mapped_bytes: u64,
+    /// Pieces of the main arena that were mapped, the break being blocked.
+    pub main_pieces: u64,
+    pub main_piece_bytes: u64,
     /// Thread arenas' growth by mprotect.
     pub arena_steps_total: u64,
     pub arena_steps_matching: u64,
     pub arena_bytes: u64,
+    /// By kind, the most frequent size first.
     pub histogram: Vec<StepBucket>,
+    /// Steps of sizes beyond those in `histogram`.
+    pub histogram_omitted: u64,
     /// In order of time; the first `MAX_STEPS` and the last ones are kept on long traces.
     pub steps: Vec<Step>,
     /// Steps left out of `steps`.
     pub steps_omitted: u64,
     pub arenas: Vec<ArenaGrowth>,
+    /// Steps of arenas beyond those in `arenas`.
+    pub arenas_omitted: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,6 +218,8 @@ pub struct Step {
     pub predicted_bytes: Option<u64>,
     /// Why it does not match, where that is known.
     pub reason: Option<String>,
+    /// Address of the thread arena (or of its segment, while the arena is not known); None for all else.
+    pub arena: Option<u64>,
     pub cause: Cause,
     pub batch: Batch,
 }
@@ -197,6 +239,20 @@ pub struct Batch {
     pub requested_bytes: u64,
     /// True for the first growth seen: what came before it is not known unless the trace saw the process's birth.
     pub first: bool,
+    pub scope: BatchScope,
+}
+
+/// Whose allocations a batch counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BatchScope {
+    /// The whole process's: it has one thread.
+    #[default]
+    Process,
+    /// Those of the one thread that uses the arena.
+    Thread,
+    /// Those of all threads known to use the arena; what the others did since their last record goes into the next one.
+    Threads,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -209,22 +265,32 @@ pub struct ArenaGrowth {
     pub returned_bytes: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Returned {
     /// Frees that led to a munmap, to a lower break (or a thread arena's shrinking), to nothing.
     pub frees_munmap: u64,
     pub frees_trim: u64,
     pub frees_nothing: u64,
+    /// Chunk bytes of those frees.
+    pub frees_munmap_chunk_bytes: u64,
+    pub frees_trim_chunk_bytes: u64,
+    pub frees_nothing_chunk_bytes: u64,
     pub by_free_munmap_bytes: u64,
     /// The break lowered, or a thread arena shrunk, in the course of a free.
     pub by_free_trim_bytes: u64,
     /// By malloc_trim calls: break lowered and pages given back.
     pub by_trim_bytes: u64,
+    /// By realloc: mappings let go of or made smaller, and trims in its course.
+    pub by_realloc_bytes: u64,
+    /// In the course of allocating calls (memalign gives back what it cut off).
+    pub by_other_calls_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrimReport {
     pub time_ns: u64,
+    /// When it returned; None when that was not seen.
+    pub end_ns: Option<u64>,
     pub tid: u32,
     pub pad: u64,
     pub before: TrimSide,
@@ -235,6 +301,7 @@ pub struct TrimReport {
     pub break_lowered_bytes: u64,
     pub madvised_bytes: u64,
     pub madvise_calls: u64,
+    pub unmapped_bytes: u64,
     /// What glibc said (1: something was given back), not to be relied on.
     pub result: Option<i32>,
 }
@@ -249,6 +316,8 @@ pub struct TrimSide {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ThresholdSection {
     pub history: Vec<ThresholdChange>,
+    /// Changes left out of `history`.
+    pub history_omitted: u64,
     /// Large requests that went as the threshold then in force says, and those that did not.
     pub requests_as_predicted: u64,
     pub requests_otherwise: u64,
@@ -256,6 +325,8 @@ pub struct ThresholdSection {
     pub agrees_with_process: Option<bool>,
     /// False when a knob froze the rule.
     pub dynamic: Option<bool>,
+    /// Bytes asked for beyond the need at each step of the break.
+    pub top_pad: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use memtrace_analysis::event::{Allocator, AllocatorKind, Capabilities, EndReason, Entry, Realloc, SyscallKind};
 use memtrace_analysis::report::{
-    Allocated, Batch, BlocksBytes, Cause, Confidence, Coverage, DirectGroup, DirectKind, Finding, Freed, Growth,
-    REPORT_VERSION, Report, Returned, Step, StepBucket, StepKind, SyscallCount, TargetSection, ThresholdChange,
-    ThresholdSection, TrimReport, TrimSide,
+    Allocated, Batch, BatchScope, BlocksBytes, Cause, Confidence, Coverage, DirectGroup, DirectKind, Finding, Freed,
+    Growth, REPORT_VERSION, Report, Returned, Step, StepBucket, StepKind, SyscallCount, TargetSection, ThreadsSection,
+    ThresholdChange, ThresholdSection, TrimReport, TrimSide,
 };
 
 const KIB: u64 = 1 << 10;
@@ -77,6 +77,7 @@ pub fn brk_steps() -> Report {
             blocks: 10_002,
             requested_bytes: 640_320,
             failed: 0,
+            failed_inferred: 0,
             by_entry: BTreeMap::from([(
                 "malloc".to_owned(),
                 BlocksBytes {
@@ -89,11 +90,14 @@ pub fn brk_steps() -> Report {
         freed: Freed {
             blocks: 10_000,
             chunk_bytes: 800_000,
+            from_before: 0,
             null: 0,
             mapped_blocks: 0,
             mapped_bytes: 0,
             sizes: vec![0, 0, 0, 0, 0, 0, 10_000],
         },
+        live_blocks: 2,
+        threads: ThreadsSection::default(),
         realloc: Realloc::default(),
         syscalls: SyscallKind::ALL
             .iter()
@@ -139,6 +143,7 @@ pub fn brk_steps() -> Report {
         },
         trims: vec![TrimReport {
             time_ns: BEGIN + 2_000_000_000,
+            end_ns: Some(BEGIN + 2_001_000_000),
             tid: 4242,
             pad: 0,
             before: TrimSide {
@@ -153,8 +158,10 @@ pub fn brk_steps() -> Report {
             break_lowered_bytes: 788 * KIB,
             madvised_bytes: 0,
             madvise_calls: 0,
+            unmapped_bytes: 0,
             result: Some(1),
         }],
+        trims_omitted: 0,
         threshold: ThresholdSection {
             history: vec![ThresholdChange {
                 time_ns: BEGIN,
@@ -163,10 +170,12 @@ pub fn brk_steps() -> Report {
                 cause: "at the start".into(),
                 confirmed: true,
             }],
+            history_omitted: 0,
             requests_as_predicted: 0,
             requests_otherwise: 0,
             agrees_with_process: Some(true),
             dynamic: Some(true),
+            top_pad: Some(128 * KIB),
         },
         direct: vec![DirectGroup {
             kind: DirectKind::Loader,
@@ -193,6 +202,7 @@ fn brk_step(i: u64, step: u64) -> Step {
         bytes: step,
         predicted_bytes: Some(step),
         reason: None,
+        arena: None,
         cause: Cause {
             entry: "malloc".into(),
             request: 64,
@@ -202,6 +212,7 @@ fn brk_step(i: u64, step: u64) -> Step {
             blocks: if i == 0 { 0 } else { 1681 },
             requested_bytes: if i == 0 { 0 } else { 1681 * 64 },
             first: i == 0,
+            scope: BatchScope::Process,
         },
     }
 }

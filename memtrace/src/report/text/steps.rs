@@ -158,6 +158,7 @@ mod tests {
             bytes,
             predicted_bytes: Some(bytes),
             reason: None,
+            arena: None,
             cause: Cause {
                 entry: "malloc".into(),
                 request: 64,

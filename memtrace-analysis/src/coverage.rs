@@ -1,0 +1,118 @@
+//! How much of the truth a trace has seen, and what it has not.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use crate::event::{Capabilities, Totals};
+use crate::report::Coverage;
+use crate::story::Story;
+use crate::threshold::grouped;
+
+pub fn report(story: &Story, late_events: u64) -> Coverage {
+    let totals = story.ledger.totals();
+    let begin_ns = story.begin_ns.unwrap_or(0);
+    let mut oddities = story.oddities.clone();
+    if late_events > 0 {
+        oddities.insert("events that came too late to be put in order".to_string(), late_events);
+    }
+    Coverage {
+        begin_ns,
+        end_ns: story.end_ns,
+        duration_ns: story.end_ns.saturating_sub(begin_ns),
+        ended: story.ended,
+        lost_events: figure(totals, |totals| totals.lost_records),
+        lost_threads: figure(totals, |totals| totals.lost_threads),
+        unreadable: figure(totals, |totals| totals.free_unreadable),
+        oddities,
+        second_hits: figure(totals, |totals| {
+            totals.second_hits.saturating_add(totals.second_hits_memalign)
+        }),
+        spurious_frees_thread_exit: figure(totals, |totals| totals.spurious_thread_exit),
+        spurious_frees_first_free: figure(totals, |totals| totals.spurious_first_free),
+        capabilities: story
+            .start
+            .as_ref()
+            .map(|start| start.capabilities.clone())
+            .unwrap_or_default(),
+        not_seen: not_seen(story),
+    }
+}
+
+fn figure(totals: Option<&Totals>, of: fn(&Totals) -> u64) -> u64 {
+    totals.map_or(0, of)
+}
+
+/// What is not known, a sentence each.
+fn not_seen(story: &Story) -> Vec<String> {
+    let mut sentences = Vec::new();
+    let mut say = |count: u64, text: &str| {
+        if count > 0 {
+            sentences.push(format!("{} {text}", grouped(count)));
+        }
+    };
+    let totals = story.ledger.totals();
+    say(
+        figure(totals, |totals| totals.lost_records),
+        "records were lost since the ring buffer was full: counts are exact, growths and returns may be missing",
+    );
+    say(
+        figure(totals, |totals| totals.lost_threads),
+        "calls came from threads without a slot: counted, but their system calls could not be attributed",
+    );
+    say(
+        figure(totals, |totals| totals.free_unreadable),
+        "freed blocks whose size could not be read",
+    );
+    say(story.regions.forgotten(), "mappings were more than are remembered");
+    say(
+        story.threads.not_followed(),
+        "system calls of threads beyond those followed",
+    );
+    say(
+        story.growth.report().steps_omitted,
+        "growths are counted but not listed",
+    );
+    say(
+        story.ledger.blocks_from_before(),
+        "blocks or more were freed that had been allocated before the trace began",
+    );
+    let Some(start) = &story.start else {
+        sentences.push("the begin of the trace: what the process is was not recorded".to_string());
+        return sentences;
+    };
+    sentences.extend(missing(&start.capabilities));
+    sentences
+}
+
+/// What the trace's means cannot show.
+fn missing(capabilities: &Capabilities) -> Vec<String> {
+    let Capabilities {
+        probed,
+        frame_check,
+        realloc_returns,
+        trim_returns: _,
+        heap_state,
+        resident,
+        limits,
+    } = capabilities;
+    let mut sentences = Vec::new();
+    if probed.is_empty() {
+        sentences.push("allocator calls: no entry point is watched".to_string());
+    } else {
+        if !frame_check {
+            sentences.push("proof that a system call belongs to an allocator call: likely, not proven".to_string());
+        }
+        if !realloc_returns {
+            sentences.push("what realloc returned: in place, moved or failed is not told".to_string());
+        }
+    }
+    if !heap_state {
+        sentences.push("glibc's books at each system call: steps cannot be predicted".to_string());
+    }
+    if !resident {
+        sentences.push("resident bytes at each system call".to_string());
+    }
+    sentences.extend(limits.iter().cloned());
+    sentences
+}

@@ -1,0 +1,137 @@
+//! System calls that no allocation caused, told apart by what made them.
+//!
+//! The evidence: the flags of the call, what its range is known to be, and whose code it came from. The instruction
+//! pointer mostly stands in libc's wrapper, so the words on the stack say who called that; words that are no code of
+//! any known module are data and say nothing.
+
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use crate::event::{Module, ModuleRole, Syscall, SyscallKind};
+use crate::modules::Modules;
+use crate::owner::mman;
+use crate::regions::{RegionKind, Regions};
+use crate::report::{DirectGroup, DirectKind};
+
+/// Most groups told apart; the rest is counted under its kind alone.
+const MAX_GROUPS: usize = 256;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub kind: DirectKind,
+    /// Path of the module whose code made the call.
+    pub module: Option<String>,
+}
+
+/// Tells what made a system call that is no allocator call's. None: the modules are not known yet.
+pub fn classify(syscall: &Syscall, in_handler: bool, modules: &Modules, regions: &Regions) -> Option<Verdict> {
+    let caller = caller(syscall, modules);
+    let verdict = |kind| {
+        Some(Verdict {
+            kind,
+            module: caller.map(|module| module.path.clone()),
+        })
+    };
+    if in_handler {
+        return verdict(DirectKind::SignalHandler);
+    }
+    if is_thread_stack(syscall, regions) {
+        return verdict(DirectKind::ThreadStack);
+    }
+    let Some(module) = caller else {
+        return if modules.is_empty() {
+            None
+        } else {
+            verdict(DirectKind::Unknown)
+        };
+    };
+    let generates_code = makes_code(syscall);
+    let is_break = syscall.kind == SyscallKind::Brk;
+    verdict(match module.role {
+        ModuleRole::Loader => DirectKind::Loader,
+        ModuleRole::Allocator => DirectKind::OtherAllocator,
+        ModuleRole::Runtime | ModuleRole::Anonymous => DirectKind::Runtime,
+        ModuleRole::Libc => DirectKind::Libc,
+        ModuleRole::Program | ModuleRole::Library if is_break => DirectKind::ProgramBreak,
+        ModuleRole::Program | ModuleRole::Library if generates_code => DirectKind::Runtime,
+        ModuleRole::Program | ModuleRole::Library => DirectKind::Program,
+    })
+}
+
+/// The module that made the call: whoever called libc's wrapper, or the code itself.
+fn caller<'a>(syscall: &Syscall, modules: &'a Modules) -> Option<&'a Module> {
+    let at = modules.find(syscall.ip?)?;
+    if at.role != ModuleRole::Libc {
+        return Some(at);
+    }
+    // The wrapper is a leaf: the first word is its return address. sbrk stands between brk and its caller, and the
+    // words between are saved registers.
+    let mut code = syscall.stack.iter().filter_map(|word| modules.find(*word));
+    let first = match syscall.kind {
+        SyscallKind::Brk => code.find(|module| module.role != ModuleRole::Libc),
+        _ => syscall.stack.first().and_then(|word| modules.find(*word)),
+    };
+    Some(first.unwrap_or(at))
+}
+
+fn is_thread_stack(syscall: &Syscall, regions: &Regions) -> bool {
+    let [address, _, _, flags, ..] = syscall.args;
+    match syscall.kind {
+        SyscallKind::Brk => false,
+        SyscallKind::Mmap => flags & mman::MAP_STACK != 0,
+        SyscallKind::Munmap | SyscallKind::Mremap | SyscallKind::Mprotect | SyscallKind::Madvise => regions
+            .find(address)
+            .is_some_and(|region| region.kind == RegionKind::ThreadStack),
+    }
+}
+
+/// Anonymous memory that may be executed: code is generated there.
+fn makes_code(syscall: &Syscall) -> bool {
+    let [_, _, prot, flags, ..] = syscall.args;
+    let executable = prot & mman::PROT_EXEC != 0;
+    match syscall.kind {
+        SyscallKind::Mmap => executable && flags & mman::MAP_ANONYMOUS != 0,
+        SyscallKind::Mprotect => executable,
+        _ => false,
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    syscalls: BTreeMap<SyscallKind, u64>,
+    net_bytes: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct DirectBook {
+    groups: BTreeMap<(DirectKind, Option<String>), Sums>,
+}
+
+impl DirectBook {
+    /// Enters a call; `net_bytes` is what it mapped minus what it unmapped.
+    pub fn enter(&mut self, verdict: &Verdict, kind: SyscallKind, net_bytes: i64) {
+        let mut key = (verdict.kind, verdict.module.clone());
+        if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(&key) {
+            key.1 = None;
+        }
+        let sums = self.groups.entry(key).or_default();
+        let count = sums.syscalls.entry(kind).or_default();
+        *count = count.saturating_add(1);
+        sums.net_bytes = sums.net_bytes.saturating_add(net_bytes);
+    }
+
+    pub fn report(&self) -> Vec<DirectGroup> {
+        let group = |((kind, module), sums): (&(DirectKind, Option<String>), &Sums)| DirectGroup {
+            kind: *kind,
+            module: module.clone(),
+            syscalls: sums
+                .syscalls
+                .iter()
+                .map(|(kind, count)| (kind.name().to_string(), *count))
+                .collect(),
+            net_bytes: sums.net_bytes,
+        };
+        self.groups.iter().map(group).collect()
+    }
+}

@@ -1,0 +1,92 @@
+//! Whose a system call is: an allocator call's, somebody else's, or not known.
+
+use crate::event::{Attribution, Entry, Frame, Syscall, SyscallKind};
+use crate::regions::{RegionKind, Regions};
+
+/// Flags and protections of mmap, equal on amd64 and arm64 (include/uapi/asm-generic/mman-common.h).
+pub mod mman {
+    pub const PROT_NONE: u64 = 0;
+    pub const PROT_WRITE: u64 = 2;
+    pub const PROT_EXEC: u64 = 4;
+    pub const MAP_FIXED: u64 = 0x10;
+    pub const MAP_ANONYMOUS: u64 = 0x20;
+    pub const MAP_STACK: u64 = 0x2_0000;
+    pub const MADV_DONTNEED: u64 = 4;
+    pub const MADV_FREE: u64 = 8;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner<'a> {
+    /// Made in the course of this allocator call.
+    Call { frame: &'a Frame, certainty: Certainty },
+    /// Made outside the allocator.
+    Direct { in_handler: bool },
+    /// Not to be told.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certainty {
+    Proven,
+    /// The kernel shows no registers; the call fits.
+    Likely,
+}
+
+impl Certainty {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Proven => "proven",
+            Self::Likely => "likely",
+        }
+    }
+}
+
+/// Decides whose `syscall` is.
+pub fn owner<'a>(syscall: &'a Syscall, regions: &Regions) -> Owner<'a> {
+    let direct = Owner::Direct { in_handler: false };
+    match (syscall.attribution, &syscall.frame) {
+        (Attribution::Proven, Some(frame)) => Owner::Call {
+            frame,
+            certainty: Certainty::Proven,
+        },
+        (Attribution::Unchecked, Some(frame)) if fits(syscall, frame, regions) => Owner::Call {
+            frame,
+            certainty: Certainty::Likely,
+        },
+        // A frame that was proven and is not there is a contradiction of the record.
+        (Attribution::Proven | Attribution::Unreadable, None) => Owner::Unknown,
+        (Attribution::Unreadable, Some(_)) => Owner::Unknown,
+        (Attribution::InSignalHandler, _) => Owner::Direct { in_handler: true },
+        (Attribution::Unchecked | Attribution::None | Attribution::Stale, _) => direct,
+    }
+}
+
+/// Whether a system call is of the kind that glibc makes in such an allocator call.
+fn fits(syscall: &Syscall, frame: &Frame, regions: &Regions) -> bool {
+    let [address, length, prot, flags, ..] = syscall.args;
+    let region = regions.find(address).map(|region| region.kind);
+    let releases = matches!(frame.entry, Entry::Free | Entry::Realloc | Entry::MallocTrim);
+    match syscall.kind {
+        SyscallKind::Brk => address != 0,
+        SyscallKind::Mmap => {
+            let plain = flags & mman::MAP_ANONYMOUS != 0 && flags & mman::MAP_STACK == 0 && prot & mman::PROT_EXEC == 0;
+            plain && length >= frame.request
+        }
+        SyscallKind::Munmap | SyscallKind::Mremap => match region {
+            Some(RegionKind::MappedBlock | RegionKind::ArenaHeap | RegionKind::Reservation) => true,
+            Some(RegionKind::MainPiece | RegionKind::ThreadStack | RegionKind::Direct(_)) => false,
+            None => {
+                releases
+                    && frame
+                        .argument
+                        .checked_sub(address)
+                        .is_some_and(|offset| offset < length)
+            }
+        },
+        SyscallKind::Mprotect => !releases && matches!(region, Some(RegionKind::Reservation | RegionKind::ArenaHeap)),
+        SyscallKind::Madvise => {
+            let heap = matches!(region, Some(RegionKind::ArenaHeap));
+            heap || (frame.entry == Entry::MallocTrim && region.is_none())
+        }
+    }
+}
