@@ -5,6 +5,7 @@
 //! ```
 
 pub mod commands;
+mod elf;
 pub mod inspect;
 pub mod probe;
 pub mod report;

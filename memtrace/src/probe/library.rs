@@ -5,6 +5,7 @@ use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, SymbolFlags};
 
 use super::plan::PlanError;
+use crate::elf::{build_id, glibc_release};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Architecture {
@@ -98,11 +99,7 @@ impl<'data> Library<'data> {
                 size: symbol.size(),
             });
         }
-        let build_id = file
-            .build_id()
-            .ok()
-            .flatten()
-            .map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect());
+        let build_id = build_id(&file);
         let interpreted = file
             .elf_program_headers()
             .iter()
@@ -135,17 +132,8 @@ impl<'data> Library<'data> {
         self.text.iter().find(|segment| segment.contains(address)).copied()
     }
 
-    /// The release in the banner that every glibc prints when it is run: "... stable release version 2.36."
     pub fn version(&self) -> Option<String> {
-        const BANNER: &[u8] = b"release version ";
-        let at = self.bytes.windows(BANNER.len()).position(|window| window == BANNER)? + BANNER.len();
-        let digits = self.bytes[at..]
-            .iter()
-            .take(16)
-            .take_while(|b| b.is_ascii_digit() || **b == b'.');
-        let version: String = digits.map(|&byte| char::from(byte)).collect();
-        let version = version.trim_end_matches('.');
-        (!version.is_empty()).then(|| version.to_owned())
+        glibc_release(self.bytes)
     }
 }
 

@@ -1,0 +1,143 @@
+//! Programs for tests: compiled from C, started, and synchronised by a handshake.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// A folder of its own that goes with the test.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "memtrace-test-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Compiles `source` to the file `name`.
+    pub fn compile(&self, name: &str, source: &str, options: &[&str]) -> PathBuf {
+        self.compile_with("cc", name, source, options)
+            .unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    pub fn compile_with(&self, compiler: &str, name: &str, source: &str, options: &[&str]) -> Result<PathBuf, String> {
+        let text = self.path(&format!("{name}.c"));
+        let program = self.path(name);
+        std::fs::write(&text, source).unwrap();
+        let output = Command::new(compiler)
+            .args(["-O1", "-w", "-o"])
+            .arg(&program)
+            .arg(&text)
+            .args(options)
+            .output();
+        match output {
+            Ok(output) if output.status.success() => Ok(program),
+            Ok(output) => Err(format!(
+                "{compiler} refused {name}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            )),
+            Err(error) => Err(format!("{compiler} cannot be run: {error}")),
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("{} stays behind: {error}", self.0.display());
+        }
+    }
+}
+
+/// A program that says a line when it is where the test wants it, and ends when its standard input is closed.
+pub struct Running {
+    pub child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Self { child, stdout };
+        assert_eq!(running.line(), "ready", "the program's first line");
+        running
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Lets the program end, and checks that nothing has harmed it.
+    pub fn end(mut self) {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "the program ended with {status}: {rest}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Only a test that has failed leaves it running.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Allocates, says "ready", waits for the end of its input, frees.
+pub const ALLOCATES: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+    void *volatile block = malloc(100);
+    puts("ready");
+    fflush(stdout);
+    while (getchar() != EOF) {}
+    free(block);
+    return 0;
+}
+"#;
+
+/// The system's libc, as this test maps it.
+pub fn system_libc() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    PathBuf::from(
+        paths
+            .find(|path| path.ends_with("/libc.so.6"))
+            .expect("the test maps a libc.so.6"),
+    )
+}
+
+/// Where the loader is that programs of this system name.
+pub fn system_loader() -> &'static Path {
+    Path::new(if cfg!(target_arch = "aarch64") {
+        "/lib/ld-linux-aarch64.so.1"
+    } else {
+        "/lib64/ld-linux-x86-64.so.2"
+    })
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
