@@ -41,7 +41,14 @@ impl Served {
 /// Judges the files of a dynamically linked program.
 pub(super) fn dynamic(files: &[Candidate<'_>]) -> Served {
     let name = |index: usize| files[index].shown;
-    if let Some(musl) = files.iter().position(|file| is_musl(file.shown)) {
+    // musl's loader and its C library are one file, by whatever name.
+    let by_musl = files
+        .iter()
+        .any(|file| file.facts.interpreter.as_deref().is_some_and(is_musl));
+    let musl = files
+        .iter()
+        .position(|file| is_musl(file.shown) || (by_musl && file.is_loader));
+    if let Some(musl) = musl {
         let evidence = format!("maps {}, the C library of musl", name(musl));
         return Served::unseen(AllocatorKind::Musl, Some(musl), evidence);
     }
@@ -137,7 +144,7 @@ pub(super) fn static_program(facts: &Facts, contains: impl Fn(&[u8]) -> bool) ->
         let evidence = String::from("a static Go program, whose runtime allocates for itself");
         return Served::unseen(AllocatorKind::Unknown, Some(0), evidence);
     }
-    if facts.has("__musl_libc_start_main") || contains(b"MUSL_LOCPATH") {
+    if facts.has("__init_libc") || contains(b"MUSL_LOCPATH") {
         return Served::unseen(
             AllocatorKind::Musl,
             Some(0),

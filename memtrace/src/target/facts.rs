@@ -24,7 +24,7 @@ const TELLING: [&str; 15] = [
     "MallocExtension_ReleaseFreeMemory",
     "mi_malloc",
     "__asan_init",
-    "__musl_libc_start_main",
+    "__init_libc",
 ];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
