@@ -15,6 +15,12 @@ pub mod map_names {
     pub const THREADS: &str = "THREADS";
 }
 
+/// Names of the constants that the loader sets before the programs are verified.
+pub mod global_names {
+    /// What is known of the running kernel: [`super::KernelFacts`].
+    pub const KERNEL: &str = "KERNEL";
+}
+
 /// Allocator entry points, as indices of every per-entry table.
 pub mod entry {
     pub const NONE: u8 = 0;
@@ -30,6 +36,15 @@ pub mod entry {
     pub const MALLOC_TRIM: u8 = 10;
     /// Size of every per-entry table.
     pub const COUNT: usize = 16;
+}
+
+/// Whether a process is traced already.
+pub mod active {
+    /// Until the user side says go.
+    pub const NOT_YET: u32 = 0;
+    pub const NOW: u32 = 1;
+    /// From its next exec on: a program that is being started.
+    pub const AT_EXEC: u32 = 2;
 }
 
 /// Kinds of ring buffer records.
@@ -133,7 +148,9 @@ pub struct Frame {
     pub call: u64,
     /// One of [`entry`].
     pub entry: u8,
-    pub _pad: [u8; 7],
+    /// 1 once a second hit of this call has been ignored: each call has one at most.
+    pub second_hit: u8,
+    pub _pad: [u8; 6],
 }
 
 /// glibc's own books at the moment of a system call; zeros where they could not be read.
@@ -184,7 +201,9 @@ pub struct SyscallRecord {
     pub syscall: u8,
     /// One of [`attribution`].
     pub attribution: u8,
-    pub _pad: [u8; 6],
+    /// 1 when `heap` is of the main arena.
+    pub main_arena: u8,
+    pub _pad: [u8; 5],
 }
 
 /// Entry or return of malloc_trim.
@@ -210,10 +229,13 @@ pub struct LifeRecord {
     pub header: Header,
     /// The child (FORK) or the new thread (THREAD_START), else 0.
     pub other: u32,
-    /// FORK: 1 when the child is traced too. PROCESS_EXIT: the wait status, when known.
+    /// FORK: 1 when the child is traced too. PROCESS_EXIT: the wait status, [`STATUS_UNKNOWN`] when not known.
     pub detail: u32,
     pub snapshot: Snapshot,
 }
+
+/// No wait status has this value: only its low 16 bits are ever set.
+pub const STATUS_UNKNOWN: u32 = u32::MAX;
 
 /// Size classes of the histograms: class i counts sizes in [2^i, 2^(i+1)), class 0 also size 0.
 pub const SIZE_CLASSES: usize = 48;
@@ -224,11 +246,13 @@ pub const SIZE_CLASSES: usize = 48;
 pub struct Counters {
     /// Calls at the interface, by [`entry`]: second hits and spurious frees left out, free(NULL) counted.
     pub calls: [u64; entry::COUNT],
-    /// Blocks those calls asked for or (free, realloc(p, 0)) freed. A failed call is counted until `failed` says so.
+    /// Blocks those calls asked for (realloc: only realloc(NULL, n)); for free, blocks freed. A call that fails for want
+    /// of memory is counted here: its arguments do not show it.
     pub blocks: [u64; entry::COUNT],
-    /// Bytes asked for by entry; for free, chunk bytes.
+    /// Bytes those blocks were asked for with; for free, chunk bytes.
     pub bytes: [u64; entry::COUNT],
-    /// Calls that are certain to fail by their arguments alone (a request above PTRDIFF_MAX, calloc overflow).
+    /// Calls that are certain to fail by their arguments alone (a request above PTRDIFF_MAX, calloc overflow, an
+    /// alignment that posix_memalign refuses): not among `blocks`.
     pub failed: [u64; entry::COUNT],
     pub allocated_blocks: u64,
     pub allocated_bytes: u64,
@@ -250,12 +274,13 @@ pub struct Counters {
     pub spurious_thread_exit: u64,
     /// The same free seen twice at a thread's first free (glibc 2.43 and later).
     pub spurious_first_free: u64,
-    /// realloc: same pointer; other pointer; NULL returned; same size class as before, ...
+    /// Returns of realloc(p, n) with p and n not 0, by outcome: the same pointer, another one, NULL.
     pub realloc_in_place: u64,
     pub realloc_moved: u64,
     pub realloc_failed: u64,
-    /// Returns of realloc whose outcome is known (0 where no return probe could be used).
+    /// All those returns (0 where no return probe could be used).
     pub realloc_returns: u64,
+    /// Those whose chunk is larger than before, smaller than before, and a mapping of its own before and after.
     pub realloc_grown: u64,
     pub realloc_shrunk: u64,
     pub realloc_mapped: u64,
@@ -276,6 +301,21 @@ pub struct Counters {
     pub request_sizes: [u64; SIZE_CLASSES],
     /// Chunk sizes freed.
     pub freed_sizes: [u64; SIZE_CLASSES],
+}
+
+impl LibcFacts {
+    pub const NONE: Self = Self {
+        site: [0; entry::COUNT],
+        stack_moved: [0; entry::COUNT],
+        text_start: 0,
+        text_end: 0,
+        main_arena: 0,
+        mp: 0,
+        top_offset: 0,
+        first_free_twice: 0,
+        first_argument: [0; entry::COUNT],
+        spurious_free_returns: [0; SPURIOUS_SITES],
+    };
 }
 
 impl Counters {
@@ -339,6 +379,9 @@ pub struct LibcFacts {
     pub top_offset: u32,
     /// 1 when a thread's first free passes the entry twice (2.43 and later).
     pub first_free_twice: u32,
+    /// Which argument register holds the first argument at the site, by [`entry`]; other than 0 only where a function
+    /// has one argument.
+    pub first_argument: [u8; entry::COUNT],
     /// Return addresses of thread exit's calls to free; zeros at the end.
     pub spurious_free_returns: [u64; SPURIOUS_SITES],
 }
@@ -352,7 +395,7 @@ pub struct ProcessState {
     pub libc_base: u64,
     /// 1 to trace the children too.
     pub follow: u32,
-    /// 0 until the user side says go (a program that is being started counts from its exec).
+    /// One of [`active`].
     pub active: u32,
     pub counters: Counters,
 }
@@ -367,6 +410,10 @@ pub struct ThreadState {
     /// The memory system call the thread is in.
     pub pending_args: [u64; 6],
     pub pending_enter_ns: u64,
+    /// munmap: the thread arena whose segment is about to go (it cannot be read afterwards), else 0.
+    pub pending_arena: u64,
+    /// Load address of the libc that `frame` is of.
+    pub libc_base: u64,
     pub allocated_blocks: u64,
     pub allocated_bytes: u64,
     pub calls: u64,
@@ -379,7 +426,77 @@ pub struct ThreadState {
     pub _pad: [u8; 2],
 }
 
+/// Where the kernel keeps what; found out by the user side, constant for the programs. Offsets are in bytes,
+/// [`UNKNOWN_OFFSET`] where not known.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelFacts {
+    /// Device and inode of memtrace's PID namespace; inode 0 in the initial one.
+    pub namespace_device: u64,
+    pub namespace_inode: u64,
+    /// Possible CPUs; 0 when their parts of a counter cannot be read.
+    pub cpus: u32,
+    /// 1 when the registers of a task can be read in a tracepoint (bpf_task_pt_regs, 5.15 and later).
+    pub frame_check: u32,
+    pub task_pid: u32,
+    pub task_tgid: u32,
+    pub task_mm: u32,
+    pub task_signal: u32,
+    pub task_thread_pid: u32,
+    pub task_exit_code: u32,
+    /// signal_struct.live: threads of the process that have not yet begun to exit.
+    pub signal_live: u32,
+    /// struct pid: level, and numbers[] of struct upid.
+    pub pid_level: u32,
+    pub pid_numbers: u32,
+    pub upid_size: u32,
+    pub upid_nr: u32,
+    pub upid_ns: u32,
+    /// Inode number inside struct pid_namespace.
+    pub namespace_inum: u32,
+    /// mm_struct.rss_stat, its first counter.
+    pub mm_rss: u32,
+    /// Distance between two counters.
+    pub rss_stride: u32,
+    /// The value inside a counter.
+    pub rss_count: u32,
+    /// The pointer to the per-CPU parts inside a counter; unknown before Linux 6.2, which had none.
+    pub rss_per_cpu: u32,
+    /// The per-CPU base address of an array map's first element, inside struct bpf_array.
+    pub array_per_cpu: u32,
+}
+
+pub const UNKNOWN_OFFSET: u32 = u32::MAX;
+
+impl KernelFacts {
+    pub const UNKNOWN: Self = Self {
+        namespace_device: 0,
+        namespace_inode: 0,
+        cpus: 0,
+        frame_check: 0,
+        task_pid: UNKNOWN_OFFSET,
+        task_tgid: UNKNOWN_OFFSET,
+        task_mm: UNKNOWN_OFFSET,
+        task_signal: UNKNOWN_OFFSET,
+        task_thread_pid: UNKNOWN_OFFSET,
+        task_exit_code: UNKNOWN_OFFSET,
+        signal_live: UNKNOWN_OFFSET,
+        pid_level: UNKNOWN_OFFSET,
+        pid_numbers: UNKNOWN_OFFSET,
+        upid_size: 0,
+        upid_nr: UNKNOWN_OFFSET,
+        upid_ns: UNKNOWN_OFFSET,
+        namespace_inum: UNKNOWN_OFFSET,
+        mm_rss: UNKNOWN_OFFSET,
+        rss_stride: 0,
+        rss_count: UNKNOWN_OFFSET,
+        rss_per_cpu: UNKNOWN_OFFSET,
+        array_per_cpu: UNKNOWN_OFFSET,
+    };
+}
+
 const _: () = {
+    assert!(size_of::<KernelFacts>() == 16 + 20 * 4);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Snapshot>() == 48);
     assert!(size_of::<Frame>() == 64);
@@ -387,6 +504,6 @@ const _: () = {
     assert!(size_of::<SyscallRecord>() == 24 + 8 + 48 + 8 + 16 + 64 + 64 + 48 + 48 + 8 + 8);
     assert!(size_of::<TrimRecord>() == 24 + 32 + 48 + 48);
     assert!(size_of::<LifeRecord>() == 24 + 8 + 48);
-    assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 8 + 64);
-    assert!(size_of::<ThreadState>() == 64 + 64 + 48 + 8 + 24 + 8);
+    assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 8 + 16 + 64);
+    assert!(size_of::<ThreadState>() == 64 + 64 + 48 + 8 + 16 + 24 + 8);
 };

@@ -1,2 +1,40 @@
+//! The kernel side of memtrace: counts what a process asks of its allocator, and says which system call was made in
+//! the course of which allocator call.
+//!
+//! ```text
+//! alloc    uprobes: one for each entry point of malloc      counters, the thread's frame, trim records
+//! syscalls tracepoints: entry and exit of memory calls      a record for each, tied to the frame
+//! signals  a handler pushes the frame aside, sigreturn gives it back
+//! life     threads and processes that come, change and go
+//!
+//! filter   is the current task traced?      frame  is the allocator call still on the stack?
+//! heap     glibc's own books                rss    resident pages
+//! emit     the ring buffer                  count  exact counters
+//! arch     registers                        maps   what is kept, and the constants set by the loader
+//! ```
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
+
+mod alloc;
+mod arch;
+mod count;
+mod emit;
+mod filter;
+mod frame;
+mod heap;
+mod life;
+mod maps;
+mod rss;
+mod signals;
+mod syscalls;
+
+/// Some helpers are for GPL-compatible programs only.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "license")]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}

@@ -1,1 +1,277 @@
-//! Load, attach, drain: the only user of aya and of the raw ABI.
+//! Loads the kernel side, attaches it, and turns what it sends into events. The only user of aya and of the raw ABI.
+//!
+//! ```text
+//! load     requirements -> tracefs -> kernel facts -> programs loaded, tracepoints attached
+//! add      target + plan -> process state, uprobes
+//! events   ring buffer -> raw record -> Event           totals   counters -> Totals
+//! detach   all links closed side by side
+//! ```
+
+mod attach;
+mod btf;
+mod decode;
+mod facts;
+mod object;
+mod requirements;
+mod returns;
+mod state;
+mod tracefs;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, anyhow};
+use aya::maps::{HashMap, MapData, RingBuf};
+use aya::{Ebpf, EbpfLoader};
+use memtrace_analysis::event::{Capabilities, Event, Totals};
+use memtrace_common::{active, global_names, map_names};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::probe::ProbePlan;
+use crate::target::Target;
+
+use attach::Links;
+use facts::{Found, RawKernelFacts};
+use state::{RawProcess, RawThread};
+
+pub use object::has_kernel_side;
+pub use tracefs::mount_if_missing;
+
+/// Sizes of what the kernel side keeps; all of it is allocated when it is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of the ring buffer: a power of two, at least a page.
+    pub ring_bytes: u32,
+    pub processes: u32,
+    pub threads: u32,
+    /// Let the kernel side log what it does (through the `log` crate).
+    pub debug: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ring_bytes: 8 << 20,
+            processes: 1024,
+            threads: 16384,
+            debug: false,
+        }
+    }
+}
+
+/// From when on a process counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    Now,
+    /// When [`Session::activate`] says so.
+    Later,
+    /// At its next exec, that exec's own system calls included: for a program that is being started.
+    AtExec,
+}
+
+/// A loaded kernel side. Dropping it detaches everything.
+pub struct Session {
+    ring: AsyncFd<RingBuf<MapData>>,
+    processes: HashMap<MapData, u32, RawProcess>,
+    threads: HashMap<MapData, u64, RawThread>,
+    links: Links,
+    ebpf: Ebpf,
+    facts: Found,
+    page_size: u64,
+    /// Records that could not be understood, by kind.
+    unknown: BTreeMap<u16, u64>,
+}
+
+impl Session {
+    /// Loads the kernel side and attaches to the system calls. Must be called inside a tokio runtime.
+    ///
+    /// A missing tracefs has to be mounted before ([`mount_if_missing`]), before the runtime starts its threads.
+    pub fn load(options: &Options) -> Result<Self> {
+        let object = object::embedded()?;
+        requirements::check()?;
+        let facts = facts::find();
+        let kernel = RawKernelFacts(facts.kernel);
+        let mut loader = EbpfLoader::new();
+        loader
+            .override_global(global_names::KERNEL, &kernel, true)
+            .map_max_entries(map_names::EVENTS, options.ring_bytes)
+            .map_max_entries(map_names::PROCESSES, options.processes)
+            .map_max_entries(map_names::THREADS, options.threads);
+        let mut ebpf = loader.load(object).context("loading the kernel side")?;
+        let mut links = Links::default();
+        links.load_programs(&mut ebpf)?;
+        let ring = RingBuf::try_from(take_map(&mut ebpf, map_names::EVENTS)?).context("opening the ring buffer")?;
+        let processes =
+            HashMap::try_from(take_map(&mut ebpf, map_names::PROCESSES)?).context("opening the table of processes")?;
+        let threads =
+            HashMap::try_from(take_map(&mut ebpf, map_names::THREADS)?).context("opening the table of threads")?;
+        // SAFETY: the ring owns its file descriptor, always gives the same one, and is dropped by the AsyncFd alone.
+        let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }
+            .context("waiting for the ring buffer")?;
+        links.attach_tracepoints(&mut ebpf)?;
+        Ok(Self {
+            ring,
+            processes,
+            threads,
+            links,
+            ebpf,
+            facts,
+            page_size: page_size(),
+            unknown: BTreeMap::new(),
+        })
+    }
+
+    /// What a trace without probes can see on this kernel.
+    pub fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            probed: Vec::new(),
+            frame_check: self.facts.kernel.frame_check != 0,
+            realloc_returns: false,
+            trim_returns: false,
+            heap_state: false,
+            resident: self.facts.resident(),
+            limits: self.facts.limits.clone(),
+        }
+    }
+
+    /// Traces a process, its children too with `follow`: probes at the plan's sites (none without a plan: then only
+    /// its system calls are seen). What is then visible is returned.
+    ///
+    /// A process that is added again gets the new plan and keeps its counters; it must be stopped meanwhile, since
+    /// what it would count during the exchange would be lost.
+    pub fn add(
+        &mut self,
+        target: &Target,
+        plan: Option<&ProbePlan>,
+        follow: bool,
+        begin: Begin,
+    ) -> Result<Capabilities> {
+        let mut capabilities = self.capabilities();
+        let mut process = match self.processes.get(&target.pid, 0) {
+            Ok(RawProcess(before)) => before,
+            Err(_) => state::new_process(),
+        };
+        process.follow = u32::from(follow);
+        process.active = match begin {
+            Begin::Now => active::NOW,
+            Begin::Later => active::NOT_YET,
+            Begin::AtExec => active::AT_EXEC,
+        };
+        let sites = match (plan, &target.libc) {
+            (Some(plan), Some(_)) => attach::sites(plan, returns::are_safe()),
+            _ => Vec::new(),
+        };
+        if let Some(plan) = plan {
+            process.libc = state::libc_facts(plan, &sites);
+            capabilities.limits.extend(plan.limits.iter().cloned());
+        }
+        self.put(target.pid, process)?;
+        if let Some(library) = &target.libc {
+            self.links
+                .attach_probes(&mut self.ebpf, target, library, &sites, follow)?;
+        }
+        capabilities.probed = sites.iter().map(|site| site.entry).collect();
+        state::returns_seen(&mut capabilities, plan, &sites);
+        capabilities.heap_state = plan.is_some_and(|plan| plan.main_arena.is_some() && plan.mp.is_some());
+        Ok(capabilities)
+    }
+
+    /// Begins to count a process that was added with [`Begin::Later`].
+    pub fn activate(&mut self, pid: u32) -> Result<()> {
+        let RawProcess(mut process) = self
+            .processes
+            .get(&pid, 0)
+            .with_context(|| format!("looking for process {pid} in the kernel side"))?;
+        process.active = active::NOW;
+        self.put(pid, process)
+    }
+
+    fn put(&mut self, pid: u32, process: memtrace_common::ProcessState) -> Result<()> {
+        self.processes
+            .insert(pid, RawProcess(process), 0)
+            .with_context(|| format!("making room for process {pid} in the kernel side"))
+    }
+
+    /// A process's totals since its trace began; None when it is not traced (any more).
+    pub fn totals(&self, pid: u32) -> Option<Totals> {
+        let RawProcess(process) = self.processes.get(&pid, 0).ok()?;
+        Some(state::totals(&process.counters))
+    }
+
+    /// Load address of the libc as the kernel side has seen it at the first hit; None before.
+    pub fn libc_base(&self, pid: u32) -> Option<u64> {
+        let RawProcess(process) = self.processes.get(&pid, 0).ok()?;
+        (process.libc_base != 0).then_some(process.libc_base)
+    }
+
+    /// Processes that the kernel side traces: those added, and with `follow` their children.
+    pub fn pids(&self) -> Vec<u32> {
+        self.processes.keys().filter_map(Result::ok).collect()
+    }
+
+    /// Forgets a process: its totals and what is kept of its threads.
+    pub fn remove(&mut self, pid: u32) -> Result<()> {
+        let keys: Vec<u64> = self.threads.keys().filter_map(Result::ok).collect();
+        for key in keys.into_iter().filter(|key| (key >> 32) as u32 == pid) {
+            // It may have ended meanwhile.
+            let _ = self.threads.remove(&key);
+        }
+        self.processes
+            .remove(&pid)
+            .with_context(|| format!("removing process {pid} from the kernel side"))
+    }
+
+    /// Waits until there are events and takes all that are there. Cancel-safe: nothing is taken before it is returned.
+    pub async fn events(&mut self) -> Result<Vec<Event>> {
+        loop {
+            let mut guard = self.ring.readable_mut().await.context("waiting for the ring buffer")?;
+            let events = drain(guard.get_inner_mut(), self.page_size, &mut self.unknown);
+            guard.clear_ready();
+            if !events.is_empty() {
+                return Ok(events);
+            }
+        }
+    }
+
+    /// Takes the events that are there, without waiting.
+    pub fn pending(&mut self) -> Vec<Event> {
+        drain(self.ring.get_mut(), self.page_size, &mut self.unknown)
+    }
+
+    /// Records of a kind or length that this version does not know, by kind.
+    pub fn unknown_records(&self) -> &BTreeMap<u16, u64> {
+        &self.unknown
+    }
+
+    /// Takes the probes of a process away and keeps the rest.
+    pub fn detach_process(&mut self, pid: u32) {
+        self.links.detach_process(pid);
+    }
+
+    /// Takes all probes away. Totals and pending events can still be read.
+    pub fn detach(&mut self) {
+        self.links.detach_all();
+    }
+}
+
+fn drain(ring: &mut RingBuf<MapData>, page_size: u64, unknown: &mut BTreeMap<u16, u64>) -> Vec<Event> {
+    let mut events = Vec::new();
+    while let Some(record) = ring.next() {
+        match decode::event(&record, page_size) {
+            Ok(event) => events.push(event),
+            Err(kind) => *unknown.entry(kind).or_default() += 1,
+        }
+    }
+    events
+}
+
+fn take_map(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
+    ebpf.take_map(name)
+        .ok_or_else(|| anyhow!("the kernel side has no map {name}"))
+}
+
+fn page_size() -> u64 {
+    // SAFETY: sysconf has no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).unwrap_or(4096)
+}

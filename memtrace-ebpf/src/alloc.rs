@@ -1,0 +1,535 @@
+//! The allocator's entry points: each call is counted once, and kept as the thread's frame.
+
+use aya_ebpf::macros::{uprobe, uretprobe};
+use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use memtrace_common::{Frame, ProcessState, SPURIOUS_SITES, ThreadState, TrimRecord, attribution, entry, record};
+
+use crate::arch::{self, Return};
+use crate::count::{bump, size_class, snapshot};
+use crate::filter::{self, Ids, active_process, current_ids};
+use crate::maps::THREADS;
+use crate::{emit, frame, heap, rss};
+
+/// glibc refuses larger requests.
+const PTRDIFF_MAX: u64 = i64::MAX as u64;
+/// The memalign family hands smaller alignments to malloc (MALLOC_ALIGNMENT).
+const MALLOC_ALIGNMENT: u64 = 16;
+/// Flag bits of a chunk's size field.
+const IS_MMAPPED: u64 = 2;
+const NON_MAIN_ARENA: u64 = 4;
+const FLAGS: u64 = 7;
+
+/// A probe was hit by a traced process.
+struct Hit {
+    ids: Ids,
+    process: *mut ProcessState,
+    /// None when there was no room for it.
+    thread: Option<*mut ThreadState>,
+    /// Load address of the libc that was called.
+    base: u64,
+    sp: u64,
+    back: Return,
+    entry: u8,
+}
+
+impl Hit {
+    #[inline(always)]
+    fn new(ctx: &ProbeContext, entry: u8) -> Option<Self> {
+        let ids = current_ids()?;
+        let process = active_process(ids.pid)?;
+        bump!(process, hits);
+        // SAFETY: the context of a uprobe is the registers; `process` is a value of PROCESSES.
+        unsafe {
+            let regs = &*ctx.regs;
+            let site = (*process).libc.site[entry as usize];
+            let base = arch::instruction_pointer(regs).wrapping_sub(site);
+            if (*process).libc_base == 0 {
+                (*process).libc_base = base;
+            }
+            Some(Self {
+                ids,
+                process,
+                thread: filter::thread(ids, process),
+                base,
+                sp: arch::stack_pointer(regs),
+                back: arch::return_of(regs, (*process).libc.stack_moved[entry as usize]),
+                entry,
+            })
+        }
+    }
+
+    /// Counts the call and makes it the thread's frame.
+    #[inline(always)]
+    fn count(&self, request: u64, argument: u64, chunk: u64) {
+        bump!(self.process, calls[self.entry as usize]);
+        self.keep(request, argument, chunk);
+    }
+
+    #[inline(always)]
+    fn keep(&self, request: u64, argument: u64, chunk: u64) {
+        let Some(thread) = self.thread else { return };
+        // SAFETY: a value of THREADS, written to by its own thread alone.
+        unsafe {
+            (*thread).calls += 1;
+            (*thread).libc_base = self.base;
+            (*thread).frame = Frame {
+                slot: self.back.slot,
+                return_address: self.back.address,
+                request,
+                argument,
+                chunk,
+                time_ns: emit::now(),
+                call: (*thread).calls,
+                entry: self.entry,
+                second_hit: 0,
+                _pad: [0; 6],
+            };
+        }
+    }
+
+    /// A new block.
+    #[inline(always)]
+    fn block(&self, request: u64) {
+        let process = self.process;
+        bump!(process, blocks[self.entry as usize]);
+        bump!(process, bytes[self.entry as usize], request);
+        bump!(process, allocated_blocks);
+        bump!(process, allocated_bytes, request);
+        bump!(process, request_sizes[size_class(request)]);
+        let Some(thread) = self.thread else { return };
+        // SAFETY: a value of THREADS, written to by its own thread alone.
+        unsafe {
+            (*thread).allocated_blocks += 1;
+            (*thread).allocated_bytes += request;
+        }
+    }
+
+    /// A block is freed; gives its chunk's size field, 0 when it cannot be read.
+    #[inline(always)]
+    fn freed(&self, chunk: u64) {
+        let process = self.process;
+        bump!(process, freed_blocks);
+        if chunk == 0 {
+            bump!(process, free_unreadable);
+            return;
+        }
+        let size = chunk & !FLAGS;
+        bump!(process, freed_bytes, size);
+        bump!(process, freed_sizes[size_class(size)]);
+        if chunk & IS_MMAPPED != 0 {
+            bump!(process, freed_mapped_blocks);
+            bump!(process, freed_mapped_bytes, size);
+        } else if chunk & NON_MAIN_ARENA != 0 {
+            bump!(process, freed_non_main_blocks);
+        }
+    }
+
+    /// The return address lies in libc's own code.
+    #[inline(always)]
+    fn called_by_libc(&self) -> bool {
+        let address = self.back.address.wrapping_sub(self.base);
+        // SAFETY: a value of PROCESSES.
+        let (start, end) = unsafe { ((*self.process).libc.text_start, (*self.process).libc.text_end) };
+        address >= start && address < end
+    }
+
+    /// The thread's frame, when that call is still running and has had no second hit.
+    #[inline(always)]
+    fn outer(&self) -> Option<*mut Frame> {
+        let thread = self.thread?;
+        // SAFETY: a value of THREADS.
+        let outer = unsafe { &raw mut (*thread).frame };
+        let (slot, seen) = unsafe { ((*outer).slot, (*outer).second_hit) };
+        if slot == 0 || seen != 0 || slot < self.back.slot {
+            return None;
+        }
+        if slot == self.back.slot {
+            // A jump keeps the slot and what is in it.
+            return frame::returns_to(outer, self.back.address).then_some(outer);
+        }
+        // Else a call, made by libc's own code, while the outer one is on the stack.
+        (self.called_by_libc() && frame::on_stack(outer, self.sp) == attribution::PROVEN).then_some(outer)
+    }
+
+    /// This hit is the same allocation that an outer call was counted for.
+    #[inline(always)]
+    fn second_hit_of_malloc(&self, request: u64) -> bool {
+        let Some(outer) = self.outer() else { return false };
+        // SAFETY: a frame inside a value of THREADS.
+        let Frame {
+            slot,
+            request: outer_request,
+            argument,
+            entry,
+            ..
+        } = unsafe { *outer };
+        if outer_request != request {
+            return false;
+        }
+        let jumped = slot == self.back.slot;
+        match entry {
+            // realloc(NULL, n) ends in malloc; realloc(p, n) calls it when the block cannot be resized.
+            entry::REALLOC if !(jumped && argument != 0) => bump!(self.process, second_hits),
+            entry::MEMALIGN | entry::ALIGNED_ALLOC | entry::POSIX_MEMALIGN if argument <= MALLOC_ALIGNMENT => {
+                bump!(self.process, second_hits_memalign)
+            }
+            _ => return false,
+        }
+        // SAFETY: as above.
+        unsafe { (*outer).second_hit = 1 };
+        true
+    }
+
+    /// realloc(p, 0) ends in free(p).
+    #[inline(always)]
+    fn second_hit_of_free(&self, pointer: u64) -> bool {
+        let Some(outer) = self.outer() else { return false };
+        // SAFETY: a frame inside a value of THREADS.
+        unsafe {
+            if (*outer).entry != entry::REALLOC || (*outer).request != 0 || (*outer).argument != pointer {
+                return false;
+            }
+            (*outer).second_hit = 1;
+        }
+        bump!(self.process, second_hits);
+        true
+    }
+
+    /// libc itself frees a thread's cache at its end.
+    #[inline(always)]
+    fn freed_by_thread_exit(&self) -> bool {
+        if !self.called_by_libc() {
+            return false;
+        }
+        let address = self.back.address.wrapping_sub(self.base);
+        for site in 0..SPURIOUS_SITES {
+            // SAFETY: a value of PROCESSES.
+            if unsafe { (*self.process).libc.spurious_free_returns[site] } == address {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// From 2.43 a thread's first free makes the thread's cache and starts again: the same pointer and slot at once.
+    #[inline(always)]
+    fn first_free_again(&self, pointer: u64) -> bool {
+        let Some(thread) = self.thread else { return false };
+        // SAFETY: values of PROCESSES and THREADS.
+        unsafe {
+            if (*self.process).libc.first_free_twice == 0 || (*thread).freed != 0 {
+                return false;
+            }
+            let frame = &raw const (*thread).frame;
+            let again = (*frame).entry == entry::FREE
+                && (*frame).argument == pointer
+                && (*frame).slot == self.back.slot
+                && (*frame).return_address == self.back.address;
+            if again {
+                (*thread).freed = 1;
+            }
+            again
+        }
+    }
+}
+
+/// The size field of the chunk behind a pointer, flag bits included; 0 when it cannot be read.
+#[inline(always)]
+fn chunk_of(pointer: u64) -> u64 {
+    arch::word(pointer.wrapping_sub(8)).unwrap_or(0)
+}
+
+#[inline(always)]
+fn argument(ctx: &ProbeContext, n: usize) -> u64 {
+    // SAFETY: the context of a uprobe is the registers.
+    unsafe { arch::argument(ctx.regs, n) }
+}
+
+/// The only argument of a function, which may have been moved to another register on the way to the site.
+#[inline(always)]
+fn moved_argument(ctx: &ProbeContext, hit: &Hit) -> u64 {
+    // All are read, since the verifier wants each register at a fixed place.
+    let registers = [argument(ctx, 0), argument(ctx, 1), argument(ctx, 2), argument(ctx, 3)];
+    // SAFETY: a value of PROCESSES.
+    match unsafe { (*hit.process).libc.first_argument[hit.entry as usize] } {
+        1 => registers[1],
+        2 => registers[2],
+        3 => registers[3],
+        _ => registers[0],
+    }
+}
+
+/// malloc, calloc and the memalign family, once it is known that they are calls of their own.
+#[inline(always)]
+fn allocate(hit: &Hit, request: u64, alignment: u64, refused: bool) {
+    hit.count(request, alignment, 0);
+    if refused || request > PTRDIFF_MAX {
+        bump!(hit.process, failed[hit.entry as usize]);
+    } else {
+        hit.block(request);
+    }
+}
+
+#[uprobe]
+pub fn on_malloc(ctx: ProbeContext) -> u32 {
+    let Some(hit) = Hit::new(&ctx, entry::MALLOC) else {
+        return 0;
+    };
+    let request = moved_argument(&ctx, &hit);
+    if !hit.second_hit_of_malloc(request) {
+        allocate(&hit, request, 0, false);
+    }
+    0
+}
+
+#[uprobe]
+pub fn on_calloc(ctx: ProbeContext) -> u32 {
+    let Some(hit) = Hit::new(&ctx, entry::CALLOC) else {
+        return 0;
+    };
+    let (request, overflow) = product(argument(&ctx, 0), argument(&ctx, 1));
+    allocate(&hit, request, 0, overflow);
+    0
+}
+
+/// `a * b`, saturated, and whether it was. By halves: BPF has no 128-bit product, and the compiler makes one of what
+/// it recognises as an overflow check.
+#[inline(always)]
+fn product(a: u64, b: u64) -> (u64, bool) {
+    const LOW: u64 = u32::MAX as u64;
+    if (a | b) >> 32 == 0 {
+        return (a * b, false);
+    }
+    if a >> 32 != 0 && b >> 32 != 0 {
+        return (u64::MAX, true);
+    }
+    // One of the two upper halves is 0, so one of these products is.
+    let upper = (a >> 32) * (b & LOW) + (a & LOW) * (b >> 32);
+    let lower = (a & LOW) * (b & LOW);
+    let sum = upper.wrapping_add(lower >> 32);
+    if upper >> 32 != 0 || sum >> 32 != 0 {
+        return (u64::MAX, true);
+    }
+    (sum << 32 | lower & LOW, false)
+}
+
+#[uprobe]
+pub fn on_memalign(ctx: ProbeContext) -> u32 {
+    let Some(hit) = Hit::new(&ctx, entry::MEMALIGN) else {
+        return 0;
+    };
+    allocate(&hit, argument(&ctx, 1), argument(&ctx, 0), false);
+    0
+}
+
+#[uprobe]
+pub fn on_aligned_alloc(ctx: ProbeContext) -> u32 {
+    let Some(hit) = Hit::new(&ctx, entry::ALIGNED_ALLOC) else {
+        return 0;
+    };
+    allocate(&hit, argument(&ctx, 1), argument(&ctx, 0), false);
+    0
+}
+
+#[uprobe]
+pub fn on_posix_memalign(ctx: ProbeContext) -> u32 {
+    let Some(hit) = Hit::new(&ctx, entry::POSIX_MEMALIGN) else {
+        return 0;
+    };
+    let alignment = argument(&ctx, 1);
+    // EINVAL unless it is a power of two times the size of a pointer.
+    let refused = alignment < 8 || alignment & alignment.wrapping_sub(1) != 0;
+    allocate(&hit, argument(&ctx, 2), alignment, refused);
+    0
+}
+
+#[uprobe]
+pub fn on_valloc(ctx: ProbeContext) -> u32 {
+    let Some(hit) = Hit::new(&ctx, entry::VALLOC) else {
+        return 0;
+    };
+    allocate(&hit, moved_argument(&ctx, &hit), 0, false);
+    0
+}
+
+#[uprobe]
+pub fn on_pvalloc(ctx: ProbeContext) -> u32 {
+    let Some(hit) = Hit::new(&ctx, entry::PVALLOC) else {
+        return 0;
+    };
+    allocate(&hit, moved_argument(&ctx, &hit), 0, false);
+    0
+}
+
+#[uprobe]
+pub fn on_realloc(ctx: ProbeContext) -> u32 {
+    let Some(hit) = Hit::new(&ctx, entry::REALLOC) else {
+        return 0;
+    };
+    let (pointer, request) = (argument(&ctx, 0), argument(&ctx, 1));
+    let chunk = if pointer != 0 { chunk_of(pointer) } else { 0 };
+    hit.count(request, pointer, chunk);
+    if pointer != 0 && request == 0 {
+        bump!(hit.process, realloc_zero);
+        hit.freed(chunk);
+    } else if request > PTRDIFF_MAX {
+        bump!(hit.process, failed[entry::REALLOC as usize]);
+    } else if pointer == 0 {
+        bump!(hit.process, realloc_null);
+        hit.block(request);
+    }
+    0
+}
+
+#[uretprobe]
+pub fn on_realloc_return(ctx: RetProbeContext) -> u32 {
+    let Some(returned) = Returned::new(&ctx, entry::REALLOC) else {
+        return 0;
+    };
+    // SAFETY: a frame inside a value of THREADS.
+    let (before, request, chunk) = unsafe {
+        (
+            (*returned.frame).argument,
+            (*returned.frame).request,
+            (*returned.frame).chunk,
+        )
+    };
+    if before == 0 || request == 0 {
+        return 0;
+    }
+    let process = returned.process;
+    let after: u64 = ctx.ret();
+    bump!(process, realloc_returns);
+    if after == 0 {
+        bump!(process, realloc_failed);
+        return 0;
+    }
+    if after == before {
+        bump!(process, realloc_in_place);
+    } else {
+        bump!(process, realloc_moved);
+    }
+    let new_chunk = chunk_of(after);
+    if new_chunk != 0 && chunk != 0 {
+        if new_chunk & !FLAGS > chunk & !FLAGS {
+            bump!(process, realloc_grown);
+        } else if new_chunk & !FLAGS < chunk & !FLAGS {
+            bump!(process, realloc_shrunk);
+        }
+        if new_chunk & chunk & IS_MMAPPED != 0 {
+            bump!(process, realloc_mapped);
+        }
+    }
+    0
+}
+
+#[uprobe]
+pub fn on_free(ctx: ProbeContext) -> u32 {
+    let Some(hit) = Hit::new(&ctx, entry::FREE) else {
+        return 0;
+    };
+    let pointer = moved_argument(&ctx, &hit);
+    if pointer == 0 {
+        bump!(hit.process, calls[entry::FREE as usize]);
+        bump!(hit.process, free_null);
+        return 0;
+    }
+    if hit.second_hit_of_free(pointer) {
+        return 0;
+    }
+    if hit.first_free_again(pointer) {
+        bump!(hit.process, spurious_first_free);
+        return 0;
+    }
+    let chunk = chunk_of(pointer);
+    if hit.freed_by_thread_exit() {
+        // Not the program's; but what the system is given back in its course is due to it.
+        bump!(hit.process, spurious_thread_exit);
+        hit.keep(0, pointer, chunk);
+        return 0;
+    }
+    hit.count(0, pointer, chunk);
+    bump!(hit.process, blocks[entry::FREE as usize]);
+    bump!(hit.process, bytes[entry::FREE as usize], chunk & !FLAGS);
+    hit.freed(chunk);
+    0
+}
+
+#[uprobe]
+pub fn on_malloc_trim(ctx: ProbeContext) -> u32 {
+    let Some(hit) = Hit::new(&ctx, entry::MALLOC_TRIM) else {
+        return 0;
+    };
+    let pad = moved_argument(&ctx, &hit);
+    hit.count(pad, 0, 0);
+    let Some(thread) = hit.thread else { return 0 };
+    trim(record::TRIM_BEGIN, hit.ids, hit.process, thread, hit.base, pad, 0);
+    0
+}
+
+#[uretprobe]
+pub fn on_malloc_trim_return(ctx: RetProbeContext) -> u32 {
+    let Some(returned) = Returned::new(&ctx, entry::MALLOC_TRIM) else {
+        return 0;
+    };
+    // SAFETY: a frame inside a value of THREADS, and that value.
+    let (pad, base) = unsafe { ((*returned.frame).request, (*returned.thread).libc_base) };
+    let result: u64 = ctx.ret();
+    trim(
+        record::TRIM_END,
+        returned.ids,
+        returned.process,
+        returned.thread,
+        base,
+        pad,
+        result & 0xffff_ffff,
+    );
+    0
+}
+
+#[inline(always)]
+fn trim(kind: u16, ids: Ids, process: *mut ProcessState, thread: *mut ThreadState, base: u64, pad: u64, result: u64) {
+    emit::send::<TrimRecord>(process, |record| {
+        // SAFETY: `record` is reserved memory of that size and alignment; `thread` is a value of THREADS.
+        unsafe {
+            (&raw mut (*record).header).write(emit::header::<TrimRecord>(kind, ids));
+            (*record).pad = pad;
+            (*record).result = result;
+            (*record).call = (*thread).frame.call;
+            (*record).resident_pages = rss::exact_pages();
+            (*record).heap = heap::read(process, base, 0);
+            (*record).snapshot = snapshot(process, Some(thread));
+        }
+    });
+}
+
+/// A call that was kept at its entry has returned.
+struct Returned {
+    ids: Ids,
+    process: *mut ProcessState,
+    thread: *mut ThreadState,
+    frame: *const Frame,
+}
+
+impl Returned {
+    /// None when the frame kept is another call's, or the same function's from before the trace.
+    #[inline(always)]
+    fn new(ctx: &RetProbeContext, entry: u8) -> Option<Self> {
+        let ids = current_ids()?;
+        let process = active_process(ids.pid)?;
+        let thread = THREADS.get_ptr_mut(&ids.thread_key())?;
+        // SAFETY: the context of a uretprobe is the registers; `thread` is a value of THREADS.
+        unsafe {
+            let frame = &raw const (*thread).frame;
+            if (*frame).entry != entry || (*frame).slot != arch::slot_after_return(&*ctx.regs) {
+                return None;
+            }
+            Some(Self {
+                ids,
+                process,
+                thread,
+                frame,
+            })
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Registers and the calling convention: all that differs between processors.
+//!
+//! x86_64: a call pushes its return address, so the *slot* of a call is where that lies, and a live frame can be told
+//! by its content. aarch64: a call leaves its return address in the link register, and where the function saves it is
+//! its own affair; the slot is the stack pointer at entry, and a live frame is told by depth alone.
+
+use aya_ebpf::bindings::pt_regs;
+use aya_ebpf::helpers::bpf_probe_read_user;
+
+/// Where a call returns to.
+#[derive(Clone, Copy)]
+pub struct Return {
+    pub slot: u64,
+    /// 0 when the slot could not be read.
+    pub address: u64,
+}
+
+#[cfg(bpf_target_arch = "x86_64")]
+mod imp {
+    use super::*;
+
+    #[inline(always)]
+    pub fn instruction_pointer(regs: &pt_regs) -> u64 {
+        regs.rip
+    }
+
+    #[inline(always)]
+    pub fn stack_pointer(regs: &pt_regs) -> u64 {
+        regs.rsp
+    }
+
+    /// The `n`th argument register. Volatile, or the compiler might compute the place to read from, which the verifier
+    /// refuses.
+    ///
+    /// # Safety
+    /// `regs` is the context of a uprobe.
+    #[inline(always)]
+    pub unsafe fn argument(regs: *const pt_regs, n: usize) -> u64 {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            match n {
+                0 => (&raw const (*regs).rdi).read_volatile(),
+                1 => (&raw const (*regs).rsi).read_volatile(),
+                2 => (&raw const (*regs).rdx).read_volatile(),
+                _ => (&raw const (*regs).rcx).read_volatile(),
+            }
+        }
+    }
+
+    /// Offsets of the two in the kernel's pt_regs.
+    pub const IP_OFFSET: usize = core::mem::offset_of!(pt_regs, rip);
+    pub const SP_OFFSET: usize = core::mem::offset_of!(pt_regs, rsp);
+
+    /// `moved`: bytes by which the stack pointer has moved down since the function's first instruction.
+    #[inline(always)]
+    pub fn return_of(regs: &pt_regs, moved: u32) -> Return {
+        let slot = regs.rsp.wrapping_add(u64::from(moved));
+        Return {
+            slot,
+            address: word(slot).unwrap_or(0),
+        }
+    }
+
+    /// The slot of the call that has just returned.
+    #[inline(always)]
+    pub fn slot_after_return(regs: &pt_regs) -> u64 {
+        regs.rsp.wrapping_sub(8)
+    }
+
+    pub const SLOT_HOLDS_ADDRESS: bool = true;
+
+    /// A stack pointer that is inside the call whose slot this is.
+    #[inline(always)]
+    pub fn deeper(sp: u64, slot: u64) -> bool {
+        sp <= slot
+    }
+}
+
+#[cfg(bpf_target_arch = "aarch64")]
+mod imp {
+    use super::*;
+
+    #[inline(always)]
+    pub fn instruction_pointer(regs: &pt_regs) -> u64 {
+        regs.pc
+    }
+
+    #[inline(always)]
+    pub fn stack_pointer(regs: &pt_regs) -> u64 {
+        regs.sp
+    }
+
+    /// # Safety
+    /// `regs` is the context of a uprobe.
+    #[inline(always)]
+    pub unsafe fn argument(regs: *const pt_regs, n: usize) -> u64 {
+        // SAFETY: the caller vouches for it.
+        unsafe { (&raw const (*regs).regs[n]).read_volatile() }
+    }
+
+    pub const IP_OFFSET: usize = core::mem::offset_of!(pt_regs, pc);
+    pub const SP_OFFSET: usize = core::mem::offset_of!(pt_regs, sp);
+
+    #[inline(always)]
+    pub fn return_of(regs: &pt_regs, moved: u32) -> Return {
+        Return {
+            slot: regs.sp.wrapping_add(u64::from(moved)),
+            address: regs.regs[30],
+        }
+    }
+
+    #[inline(always)]
+    pub fn slot_after_return(regs: &pt_regs) -> u64 {
+        regs.sp
+    }
+
+    pub const SLOT_HOLDS_ADDRESS: bool = false;
+
+    /// Strictly: the wrappers of system calls are leaves and do not move the stack pointer, so a call made by the
+    /// caller itself has the same stack pointer as the caller had at the allocator's entry.
+    #[inline(always)]
+    pub fn deeper(sp: u64, slot: u64) -> bool {
+        sp < slot
+    }
+}
+
+pub use imp::*;
+
+/// A word of the current process's memory.
+#[inline(always)]
+pub fn word(address: u64) -> Option<u64> {
+    // SAFETY: the helper refuses addresses that cannot be read.
+    unsafe { bpf_probe_read_user(address as *const u64) }.ok()
+}

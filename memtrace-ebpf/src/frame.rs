@@ -1,0 +1,102 @@
+//! The allocator call a thread is in: kept at its entry, asked for at every system call.
+
+use aya_ebpf::helpers::bpf_probe_read_kernel;
+use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_pt_regs};
+use memtrace_common::{Frame, ThreadState, attribution, entry};
+
+use crate::arch;
+use crate::maps::kernel;
+
+/// How far below its return slot an allocator call can be: glibc's deepest path takes a few hundred bytes.
+const DEPTH: u64 = 64 << 10;
+
+/// User registers of the current task at its entry into the kernel; zeros when not known.
+#[derive(Clone, Copy)]
+pub struct UserRegisters {
+    pub ip: u64,
+    pub sp: u64,
+}
+
+#[inline(always)]
+pub fn user_registers() -> UserRegisters {
+    if kernel!(frame_check) == 0 {
+        return UserRegisters { ip: 0, sp: 0 };
+    }
+    // SAFETY: the helpers give pointers into the current task, which cannot go while it runs this; the reads are
+    // checked by the kernel.
+    unsafe {
+        let regs = bpf_task_pt_regs(bpf_get_current_task_btf()) as *const u8;
+        UserRegisters {
+            ip: bpf_probe_read_kernel(regs.add(arch::IP_OFFSET) as *const u64).unwrap_or(0),
+            sp: bpf_probe_read_kernel(regs.add(arch::SP_OFFSET) as *const u64).unwrap_or(0),
+        }
+    }
+}
+
+/// Is the call behind `frame` on the stack, given the stack pointer? One of [`attribution`].
+#[inline(always)]
+pub fn state_of(frame: *const Frame, sp: u64) -> u8 {
+    // SAFETY: a frame inside a value of THREADS.
+    if unsafe { (*frame).slot } == 0 {
+        return attribution::NONE;
+    }
+    if kernel!(frame_check) == 0 {
+        return attribution::UNCHECKED;
+    }
+    on_stack(frame, sp)
+}
+
+/// [`state_of`] a frame that is there, for a stack pointer that is known.
+#[inline(always)]
+pub fn on_stack(frame: *const Frame, sp: u64) -> u8 {
+    if sp == 0 {
+        return attribution::UNREADABLE;
+    }
+    // SAFETY: a frame inside a value of THREADS.
+    let slot = unsafe { (*frame).slot };
+    if !arch::deeper(sp, slot) || slot - sp > DEPTH {
+        return attribution::STALE;
+    }
+    if !arch::SLOT_HOLDS_ADDRESS {
+        return attribution::PROVEN;
+    }
+    match arch::word(slot) {
+        None => attribution::UNREADABLE,
+        Some(address) if returns_to(frame, address) => attribution::PROVEN,
+        Some(_) => attribution::STALE,
+    }
+}
+
+/// The slot's content says that the call behind `frame` is still to return.
+///
+/// A return probe puts the address of a trampoline into the slot, just after the entry was seen; it is the first of a
+/// page, which a return address hardly ever is.
+#[inline(always)]
+pub fn returns_to(frame: *const Frame, address: u64) -> bool {
+    // SAFETY: a frame inside a value of THREADS.
+    let (kept, entry) = unsafe { ((*frame).return_address, (*frame).entry) };
+    let return_probed = entry == entry::REALLOC || entry == entry::MALLOC_TRIM;
+    address == kept || return_probed && address != 0 && address & 0xfff == 0
+}
+
+/// How a system call of this thread relates to its allocator call, and which frame that is.
+#[inline(always)]
+pub fn attribute(thread: *const ThreadState, sp: u64) -> (u8, *const Frame) {
+    // SAFETY: a value of THREADS.
+    let (frame, interrupted, handlers) = unsafe {
+        (
+            &raw const (*thread).frame,
+            &raw const (*thread).interrupted,
+            (*thread).handlers,
+        )
+    };
+    let state = state_of(frame, sp);
+    if state == attribution::PROVEN || handlers == 0 {
+        return (state, frame);
+    }
+    // SAFETY: as above.
+    if unsafe { (*interrupted).slot } != 0 {
+        return (attribution::IN_SIGNAL_HANDLER, interrupted);
+    }
+    (state, frame)
+}

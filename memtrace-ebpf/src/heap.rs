@@ -1,0 +1,93 @@
+//! glibc's own books, read from the memory of the current process. All reads may fail; zeros say so.
+
+use memtrace_common::{Frame, HeapState, ProcessState, entry, syscall};
+
+use crate::arch;
+
+/// A thread arena's segment starts at a multiple of this (HEAP_MAX_SIZE, without huge pages).
+const HEAP_MAX: u64 = 64 << 20;
+
+/// Offsets in malloc_par, the same in every glibc from 2.26 on.
+const TRIM_THRESHOLD: u64 = 0;
+const TOP_PAD: u64 = 8;
+const MMAP_THRESHOLD: u64 = 16;
+
+#[inline(always)]
+fn word(address: u64) -> u64 {
+    arch::word(address).unwrap_or(0)
+}
+
+/// The arena of the thread segment that `address` lies in; 0 when it lies in none.
+///
+/// A segment opens with a pointer to its arena, which lies just behind the heap_info (32 or 48 bytes) of the arena's
+/// first segment, and that segment points to the arena too. What passes both tests is an arena.
+#[inline(always)]
+pub fn thread_arena(address: u64) -> u64 {
+    let segment = address & !(HEAP_MAX - 1);
+    let arena = word(segment);
+    let behind = arena & (HEAP_MAX - 1);
+    if behind != 32 && behind != 48 {
+        return 0;
+    }
+    if word(arena & !(HEAP_MAX - 1)) != arena {
+        return 0;
+    }
+    arena
+}
+
+/// The arena that a system call is about: its own segment's, else the main one.
+///
+/// A new segment is not linked yet when it is mapped: for mmap the block that is freed or resized tells, if any.
+#[inline(always)]
+pub fn arena_of_call(call: u8, address: u64, pending_arena: u64, frame: *const Frame) -> u64 {
+    if pending_arena != 0 {
+        return pending_arena;
+    }
+    if call == syscall::MPROTECT || call == syscall::MADVISE || call == syscall::MUNMAP {
+        return thread_arena(address);
+    }
+    // SAFETY: a frame inside a value of THREADS.
+    let (entry, argument) = unsafe { ((*frame).entry, (*frame).argument) };
+    if call == syscall::MMAP && (entry == entry::FREE || entry == entry::REALLOC) && argument != 0 {
+        return thread_arena(argument);
+    }
+    0
+}
+
+/// The books of `arena` (0: the main one) and the thresholds.
+#[inline(always)]
+pub fn read(process: *const ProcessState, base: u64, arena: u64) -> HeapState {
+    let mut state = HeapState::default();
+    if base == 0 {
+        return state;
+    }
+    // SAFETY: a value of PROCESSES.
+    let (main_arena, mp, top_offset) = unsafe {
+        (
+            (*process).libc.main_arena,
+            (*process).libc.mp,
+            (*process).libc.top_offset,
+        )
+    };
+    let arena = if arena != 0 {
+        arena
+    } else if main_arena != 0 {
+        base.wrapping_add(main_arena)
+    } else {
+        0
+    };
+    if arena != 0 && top_offset != 0 {
+        state.arena = arena;
+        state.top = word(arena.wrapping_add(u64::from(top_offset)));
+        if state.top != 0 {
+            state.top_size = word(state.top.wrapping_add(8));
+        }
+    }
+    if mp != 0 {
+        let mp = base.wrapping_add(mp);
+        state.trim_threshold = word(mp.wrapping_add(TRIM_THRESHOLD));
+        state.top_pad = word(mp.wrapping_add(TOP_PAD));
+        state.mmap_threshold = word(mp.wrapping_add(MMAP_THRESHOLD));
+    }
+    state
+}

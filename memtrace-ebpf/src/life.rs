@@ -1,0 +1,154 @@
+//! Threads and processes that come, change and go. Raw tracepoints, since their records do not say what is needed;
+//! what they point to is read at offsets that the loader found in the kernel's type information.
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::helpers::bpf_probe_read_kernel;
+use aya_ebpf::helpers::generated::bpf_get_current_task;
+use aya_ebpf::macros::raw_tracepoint;
+use aya_ebpf::programs::RawTracePointContext;
+use memtrace_common::{Counters, ProcessState, STATUS_UNKNOWN, UNKNOWN_OFFSET, active, record};
+
+use crate::emit;
+use crate::filter::{Ids, active_process, current_ids};
+use crate::maps::{NEW_PROCESS, PROCESSES, THREADS, kernel};
+
+/// PID namespaces can be nested to this depth (MAX_PID_NS_LEVEL).
+const LEVELS: u32 = 32;
+
+/// Reads a field of a kernel structure.
+#[inline(always)]
+fn read<T>(structure: u64, offset: u32) -> Option<T> {
+    if offset == UNKNOWN_OFFSET {
+        return None;
+    }
+    // SAFETY: the helper refuses addresses that cannot be read.
+    unsafe { bpf_probe_read_kernel(structure.wrapping_add(u64::from(offset)) as *const T) }.ok()
+}
+
+/// A task's id in memtrace's PID namespace.
+#[inline(always)]
+fn id_of(task: u64) -> Option<u32> {
+    let inode = kernel!(namespace_inode);
+    if inode == 0 {
+        return read::<u32>(task, kernel!(task_pid));
+    }
+    let pid: u64 = read(task, kernel!(task_thread_pid))?;
+    let level: u32 = read(pid, kernel!(pid_level))?;
+    for at in 0..LEVELS {
+        if at > level {
+            break;
+        }
+        let number = pid
+            .wrapping_add(u64::from(kernel!(pid_numbers)))
+            .wrapping_add(u64::from(at) * u64::from(kernel!(upid_size)));
+        let namespace: u64 = read(number, kernel!(upid_ns))?;
+        let inum: u32 = read(namespace, kernel!(namespace_inum))?;
+        if u64::from(inum) == inode {
+            return read::<u32>(number, kernel!(upid_nr));
+        }
+    }
+    None
+}
+
+/// A task was made by the current one and does not run yet. Arguments: the new task, the flags of clone.
+#[raw_tracepoint]
+pub fn task_newtask(ctx: RawTracePointContext) -> i32 {
+    let Some(ids) = current_ids() else { return 0 };
+    let Some(process) = active_process(ids.pid) else {
+        return 0;
+    };
+    let child: u64 = ctx.arg(0);
+    // SAFETY: takes nothing and always answers.
+    let parent = unsafe { bpf_get_current_task() };
+    let (Some(child_tgid), Some(parent_tgid)) = (
+        read::<u32>(child, kernel!(task_tgid)),
+        read::<u32>(parent, kernel!(task_tgid)),
+    ) else {
+        return 0;
+    };
+    let Some(id) = id_of(child) else { return 0 };
+    let thread = THREADS.get_ptr(&ids.thread_key());
+    if child_tgid == parent_tgid {
+        emit::life(record::THREAD_START, ids, process, thread, id, 0);
+        return 0;
+    }
+    let traced = follow(process, id);
+    emit::life(record::FORK, ids, process, thread, id, u32::from(traced));
+    0
+}
+
+/// Traces the child as its parent is traced, if that is wanted and there is room.
+#[inline(always)]
+fn follow(parent: *const ProcessState, child: u32) -> bool {
+    // SAFETY: values of PROCESSES and of NEW_PROCESS, the latter this CPU's own.
+    unsafe {
+        if (*parent).follow == 0 {
+            return false;
+        }
+        let Some(state) = NEW_PROCESS.get_ptr_mut(0) else {
+            return false;
+        };
+        (*state).libc = (*parent).libc;
+        (*state).libc_base = (*parent).libc_base;
+        (*state).follow = 1;
+        (*state).active = active::NOW;
+        (*state).counters = Counters::ZERO;
+        PROCESSES.insert(&child, &*state, 0).is_ok()
+    }
+}
+
+/// The current process has a new program. Arguments: the task, its thread id before (it takes that of the process).
+#[raw_tracepoint]
+pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
+    let Some(ids) = current_ids() else { return 0 };
+    let Some(process) = PROCESSES.get_ptr_mut(&ids.pid) else {
+        return 0;
+    };
+    // SAFETY: a value of PROCESSES.
+    unsafe {
+        if (*process).active == active::AT_EXEC {
+            // The begin of the trace, not a change in its course.
+            (*process).active = active::NOW;
+            return 0;
+        }
+        if (*process).active != active::NOW {
+            return 0;
+        }
+    }
+    let before: u64 = ctx.arg(1);
+    let _ = THREADS.remove(&ids.thread_key());
+    if kernel!(namespace_inode) == 0 {
+        let _ = THREADS.remove(
+            &Ids {
+                pid: ids.pid,
+                tid: before as u32,
+            }
+            .thread_key(),
+        );
+    }
+    // SAFETY: a value of PROCESSES.
+    unsafe { (*process).libc_base = 0 };
+    emit::life(record::EXEC, ids, process, None, 0, 0);
+    0
+}
+
+/// A thread ends; the last one takes its process along. The kernel has by then taken it off `signal->live`.
+#[raw_tracepoint]
+pub fn sched_process_exit(ctx: RawTracePointContext) -> i32 {
+    let _ = ctx.as_ptr();
+    let Some(ids) = current_ids() else { return 0 };
+    let Some(process) = active_process(ids.pid) else {
+        return 0;
+    };
+    let key = ids.thread_key();
+    emit::life(record::THREAD_EXIT, ids, process, THREADS.get_ptr(&key), 0, 0);
+    let _ = THREADS.remove(&key);
+    // SAFETY: takes nothing and always answers.
+    let task = unsafe { bpf_get_current_task() };
+    let live = read::<u64>(task, kernel!(task_signal)).and_then(|signal| read::<u32>(signal, kernel!(signal_live)));
+    if live == Some(0) {
+        let status = read::<u32>(task, kernel!(task_exit_code)).unwrap_or(STATUS_UNKNOWN);
+        emit::life(record::PROCESS_EXIT, ids, process, None, 0, status);
+    }
+    0
+}

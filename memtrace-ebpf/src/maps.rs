@@ -1,0 +1,47 @@
+//! What is kept between two hits, all of it bounded; and the constants that the loader sets.
+
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{HashMap, PerCpuArray, RingBuf};
+use memtrace_common::{KernelFacts, ProcessState, ThreadState};
+
+/// Records for the user side; the loader sets the size.
+#[map]
+pub static EVENTS: RingBuf = RingBuf::with_byte_size(8 << 20, 0);
+
+/// Traced processes by process id. The loader may set another bound.
+#[map]
+pub static PROCESSES: HashMap<u32, ProcessState> = HashMap::with_max_entries(1024, 0);
+
+/// Their threads, by `tgid << 32 | tid`.
+#[map]
+pub static THREADS: HashMap<u64, ThreadState> = HashMap::with_max_entries(16384, 0);
+
+/// Never written to: what a new thread's state is copied from, since it is too large for the stack.
+#[map]
+pub static NEW_THREAD: PerCpuArray<ThreadState> = PerCpuArray::with_max_entries(1, 0);
+
+/// Where a forked child's state is put together.
+#[map]
+pub static NEW_PROCESS: PerCpuArray<ProcessState> = PerCpuArray::with_max_entries(1, 0);
+
+/// Holds nothing: its per-CPU copies tell how far apart the CPUs' memories are.
+#[map]
+pub static MEASURE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
+/// Set by the loader and frozen, so that the verifier drops the branches that this kernel cannot run.
+#[unsafe(no_mangle)]
+static KERNEL: KernelFacts = KernelFacts::UNKNOWN;
+
+/// Reads one fact of the running kernel.
+macro_rules! kernel {
+    ($field:ident) => {
+        // SAFETY: a static that lives as long as the program; volatile, since the loader sets it after compilation.
+        unsafe { core::ptr::read_volatile(&raw const (*$crate::maps::kernel_facts()).$field) }
+    };
+}
+pub(crate) use kernel;
+
+#[inline(always)]
+pub fn kernel_facts() -> *const KernelFacts {
+    &raw const KERNEL
+}

@@ -1,0 +1,150 @@
+//! Memory system calls: the arguments are kept at entry, the record is made at exit, when the result is known.
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::helpers::generated::bpf_probe_read_user as read_user;
+use aya_ebpf::macros::tracepoint;
+use aya_ebpf::programs::TracePointContext;
+use memtrace_common::{
+    Frame, HeapState, ProcessState, STACK_WORDS, SyscallRecord, ThreadState, attribution, record, syscall,
+};
+
+use crate::count::{bump, snapshot};
+use crate::filter::{self, Ids, active_process, current_ids};
+use crate::maps::THREADS;
+use crate::{emit, frame, heap, rss};
+
+/// Words before the arguments (entry) or the result (exit) in the tracepoint's record: the common fields, the number.
+const FIELDS: usize = 2;
+
+/// Reads the `n`th word of the fields.
+#[inline(always)]
+fn field(ctx: &TracePointContext, n: usize) -> u64 {
+    // SAFETY: the verifier checks the offset against the size of the tracepoint's record.
+    unsafe { *(ctx.as_ptr() as *const u64).add(FIELDS + n) }
+}
+
+#[inline(always)]
+fn enter(ctx: &TracePointContext, call: u8, arguments: usize) {
+    let Some(ids) = current_ids() else { return };
+    let Some(process) = active_process(ids.pid) else { return };
+    let Some(thread) = filter::thread(ids, process) else {
+        return;
+    };
+    let mut args = [0u64; 6];
+    let mut n = 0;
+    while n < arguments {
+        args[n] = field(ctx, n);
+        n += 1;
+    }
+    // SAFETY: a value of THREADS, written to by its own thread alone.
+    unsafe {
+        (*thread).pending_args = args;
+        (*thread).pending_enter_ns = emit::now();
+        (*thread).pending_arena = if call == syscall::MUNMAP && (*thread).frame.slot != 0 {
+            heap::thread_arena(args[0])
+        } else {
+            0
+        };
+        (*thread).pending = call + 1;
+    }
+}
+
+#[inline(always)]
+fn exit(ctx: &TracePointContext, call: u8) {
+    let Some(ids) = current_ids() else { return };
+    let Some(process) = active_process(ids.pid) else { return };
+    let result = field(ctx, 0) as i64;
+    let Some(thread) = THREADS.get_ptr_mut(&ids.thread_key()) else {
+        // Its entry found no room: counted there as lost, and here so that the number of calls stays exact.
+        bump!(process, syscalls[call as usize]);
+        if (-4095..0).contains(&result) {
+            bump!(process, syscalls_failed[call as usize]);
+        }
+        return;
+    };
+    // SAFETY: a value of THREADS, written to by its own thread alone.
+    let requested = unsafe {
+        if (*thread).pending != call + 1 {
+            // Entered before the trace began.
+            return;
+        }
+        (*thread).pending = 0;
+        (*thread).pending_args[0]
+    };
+    bump!(process, syscalls[call as usize]);
+    // brk does not say that it failed: it returns the break as it is.
+    let failed = if call == syscall::BRK {
+        (result as u64) < requested
+    } else {
+        (-4095..0).contains(&result)
+    };
+    if failed {
+        bump!(process, syscalls_failed[call as usize]);
+    }
+    emit::send::<SyscallRecord>(process, |record| fill(record, ids, process, thread, call, result));
+}
+
+#[inline(always)]
+fn fill(
+    record: *mut SyscallRecord,
+    ids: Ids,
+    process: *mut ProcessState,
+    thread: *mut ThreadState,
+    call: u8,
+    result: i64,
+) {
+    let registers = frame::user_registers();
+    let (verdict, kept): (u8, *const Frame) = frame::attribute(thread, registers.sp);
+    // SAFETY: `record` is reserved memory of that size and alignment; the rest are map values.
+    unsafe {
+        (&raw mut (*record).header).write(emit::header::<SyscallRecord>(record::SYSCALL, ids));
+        (*record).enter_ns = (*thread).pending_enter_ns;
+        (*record).args = (*thread).pending_args;
+        (*record).result = result;
+        (*record).ip = registers.ip;
+        (*record).sp = registers.sp;
+        // On failure the helper fills the buffer with zeros.
+        read_user(
+            (&raw mut (*record).stack).cast(),
+            (STACK_WORDS * 8) as u32,
+            registers.sp as *const _,
+        );
+        (*record).frame = *kept;
+        (*record).main_arena = 0;
+        (*record).heap = if verdict == attribution::PROVEN || verdict == attribution::UNCHECKED {
+            let arena = heap::arena_of_call(call, (*thread).pending_args[0], (*thread).pending_arena, kept);
+            (*record).main_arena = u8::from(arena == 0);
+            heap::read(process, (*thread).libc_base, arena)
+        } else {
+            HeapState::default()
+        };
+        (*record).snapshot = snapshot(process, Some(thread));
+        (*record).resident_pages = rss::pages();
+        (*record).syscall = call;
+        (*record).attribution = verdict;
+        (*record)._pad = [0; 5];
+    }
+}
+
+macro_rules! call {
+    ($enter:ident, $exit:ident, $call:expr, $arguments:expr) => {
+        #[tracepoint]
+        pub fn $enter(ctx: TracePointContext) -> u32 {
+            enter(&ctx, $call, $arguments);
+            0
+        }
+
+        #[tracepoint]
+        pub fn $exit(ctx: TracePointContext) -> u32 {
+            exit(&ctx, $call);
+            0
+        }
+    };
+}
+
+call!(enter_brk, exit_brk, syscall::BRK, 1);
+call!(enter_mmap, exit_mmap, syscall::MMAP, 6);
+call!(enter_munmap, exit_munmap, syscall::MUNMAP, 2);
+call!(enter_mremap, exit_mremap, syscall::MREMAP, 5);
+call!(enter_mprotect, exit_mprotect, syscall::MPROTECT, 3);
+call!(enter_madvise, exit_madvise, syscall::MADVISE, 3);

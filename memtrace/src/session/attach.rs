@@ -1,0 +1,193 @@
+//! Programs to their places, and away again.
+
+use std::num::NonZeroU32;
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+use aya::Ebpf;
+use aya::programs::raw_trace_point::RawTracePointLink;
+use aya::programs::trace_point::TracePointLink;
+use aya::programs::uprobe::{UProbeLink, UProbeScope};
+use aya::programs::{Program, RawTracePoint, TracePoint, UProbe};
+use memtrace_analysis::event::{Entry, SyscallKind};
+
+use crate::probe::ProbePlan;
+use crate::target::{MappedLibrary, Target};
+
+/// A place in a library, as it will be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    pub entry: Entry,
+    /// ELF virtual address and file offset of the probed instruction.
+    pub address: u64,
+    pub file_offset: u64,
+    pub stack_moved: u32,
+    pub first_argument: u8,
+    /// With a return probe at the same place.
+    pub with_return: bool,
+}
+
+/// The places to probe.
+///
+/// A return probe exchanges the word at the stack pointer, so it can only be where the stack pointer has not moved; and
+/// the entry probe must not come after it, since it would take the exchanged word for the return address. So both sit
+/// at one place: the plan's, or where the stack pointer has moved by then, the function's first instruction.
+pub fn sites(plan: &ProbePlan, returns: bool) -> Vec<Site> {
+    plan.sites
+        .iter()
+        .map(|site| {
+            let with_return = returns && matches!(site.entry, Entry::Realloc | Entry::MallocTrim);
+            let back = if with_return && site.stack_moved != 0 {
+                site.offset
+            } else {
+                0
+            };
+            Site {
+                entry: site.entry,
+                address: site.function + site.offset - back,
+                file_offset: site.file_offset - back,
+                stack_moved: if back == 0 { site.stack_moved } else { 0 },
+                first_argument: if back == 0 { site.first_argument } else { 0 },
+                with_return,
+            }
+        })
+        .collect()
+}
+
+/// Everything that is attached; closing a link takes it away.
+#[derive(Default)]
+pub struct Links {
+    tracepoints: Vec<TracePointLink>,
+    raw: Vec<RawTracePointLink>,
+    /// With the process they are for.
+    probes: Vec<(u32, UProbeLink)>,
+}
+
+/// Tracepoints besides those of the system calls: program, category, name.
+const SIGNALS: [(&str, &str, &str); 2] = [
+    ("signal_deliver", "signal", "signal_deliver"),
+    ("enter_rt_sigreturn", "syscalls", "sys_enter_rt_sigreturn"),
+];
+const LIFE: [&str; 3] = ["task_newtask", "sched_process_exec", "sched_process_exit"];
+
+impl Links {
+    /// Has the kernel verify and load every program.
+    pub fn load_programs(&mut self, ebpf: &mut Ebpf) -> Result<()> {
+        for (name, program) in ebpf.programs_mut() {
+            match program {
+                Program::UProbe(program) => program.load(),
+                Program::TracePoint(program) => program.load(),
+                Program::RawTracePoint(program) => program.load(),
+                _ => return Err(anyhow!("the kernel side has a program of an unexpected kind, {name}")),
+            }
+            .with_context(|| format!("having the kernel verify the program {name}"))?;
+        }
+        Ok(())
+    }
+
+    pub fn attach_tracepoints(&mut self, ebpf: &mut Ebpf) -> Result<()> {
+        for kind in SyscallKind::ALL {
+            for side in ["enter", "exit"] {
+                let program = format!("{side}_{}", kind.name());
+                self.tracepoint(ebpf, &program, "syscalls", &format!("sys_{side}_{}", kind.name()))?;
+            }
+        }
+        for (program, category, name) in SIGNALS {
+            self.tracepoint(ebpf, program, category, name)?;
+        }
+        for name in LIFE {
+            let program: &mut RawTracePoint = find(ebpf, name)?;
+            let context = || format!("attaching to the tracepoint {name}");
+            let id = program.attach(name).with_context(context)?;
+            self.raw.push(program.take_link(id).with_context(context)?);
+        }
+        Ok(())
+    }
+
+    fn tracepoint(&mut self, ebpf: &mut Ebpf, program: &str, category: &str, name: &str) -> Result<()> {
+        let program: &mut TracePoint = find(ebpf, program)?;
+        let context = || format!("attaching to the tracepoint {category}:{name}");
+        let id = program.attach(category, name).with_context(context)?;
+        self.tracepoints.push(program.take_link(id).with_context(context)?);
+        Ok(())
+    }
+
+    /// Probes a library as `target` maps it: in that process alone, or with `follow` in all that map it (a child must
+    /// be probed before it runs; the kernel side tells whose hit it is).
+    pub fn attach_probes(
+        &mut self,
+        ebpf: &mut Ebpf,
+        target: &Target,
+        library: &MappedLibrary,
+        sites: &[Site],
+        follow: bool,
+    ) -> Result<()> {
+        let scope = match NonZeroU32::new(target.pid) {
+            Some(pid) if !follow => UProbeScope::OneProcess(pid),
+            _ => UProbeScope::AllProcesses,
+        };
+        for site in sites {
+            let name = site.entry.name();
+            let mut programs = vec![format!("on_{name}")];
+            if site.with_return {
+                programs.push(format!("on_{name}_return"));
+            }
+            for program in programs {
+                let program: &mut UProbe = find(ebpf, &program)?;
+                let context = || format!("probing {name} in {} of process {}", library.shown, target.pid);
+                let id = program
+                    .attach(site.file_offset, &library.opened, scope)
+                    .with_context(context)?;
+                self.probes
+                    .push((target.pid, program.take_link(id).with_context(context)?));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn detach_process(&mut self, pid: u32) {
+        let (gone, kept) = std::mem::take(&mut self.probes)
+            .into_iter()
+            .partition(|(of, _)| *of == pid);
+        self.probes = kept;
+        close(gone);
+    }
+
+    pub fn detach_all(&mut self) {
+        let tracepoints = std::mem::take(&mut self.tracepoints);
+        let raw = std::mem::take(&mut self.raw);
+        let probes = std::mem::take(&mut self.probes);
+        thread::scope(|scope| {
+            scope.spawn(|| close(tracepoints));
+            scope.spawn(|| close(raw));
+            scope.spawn(|| close(probes));
+        });
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        if !self.tracepoints.is_empty() || !self.raw.is_empty() || !self.probes.is_empty() {
+            self.detach_all();
+        }
+    }
+}
+
+/// Closing one waits for the kernel's grace period, about 100 ms: so each has a thread, and they wait together.
+fn close<T: Send>(links: Vec<T>) {
+    thread::scope(|scope| {
+        for link in links {
+            scope.spawn(move || drop(link));
+        }
+    });
+}
+
+fn find<'a, T>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut T>
+where
+    &'a mut T: TryFrom<&'a mut Program, Error = aya::programs::ProgramError>,
+{
+    let program = ebpf
+        .program_mut(name)
+        .ok_or_else(|| anyhow!("the kernel side has no program {name}"))?;
+    <&mut T>::try_from(program).with_context(|| format!("the kernel side's program {name} is of another kind"))
+}

@@ -1,0 +1,175 @@
+//! The maps' values, from and to plain values.
+
+use memtrace_analysis::event::{Capabilities, Entry, Realloc, Totals};
+use memtrace_common::{Counters, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, entry, syscall};
+
+use crate::probe::ProbePlan;
+
+use super::attach::Site;
+
+/// As aya wants it.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct RawProcess(pub ProcessState);
+
+// SAFETY: integers and arrays of them only, padding spelled out.
+unsafe impl aya::Pod for RawProcess {}
+
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct RawThread(ThreadState);
+
+// SAFETY: as above.
+unsafe impl aya::Pod for RawThread {}
+
+/// The ABI's number of an entry point.
+pub const fn entry_number(entry: Entry) -> u8 {
+    match entry {
+        Entry::Malloc => entry::MALLOC,
+        Entry::Calloc => entry::CALLOC,
+        Entry::Realloc => entry::REALLOC,
+        Entry::Memalign => entry::MEMALIGN,
+        Entry::AlignedAlloc => entry::ALIGNED_ALLOC,
+        Entry::PosixMemalign => entry::POSIX_MEMALIGN,
+        Entry::Valloc => entry::VALLOC,
+        Entry::Pvalloc => entry::PVALLOC,
+        Entry::Free => entry::FREE,
+        Entry::MallocTrim => entry::MALLOC_TRIM,
+    }
+}
+
+pub fn entry_of(number: u8) -> Option<Entry> {
+    Entry::ALL.into_iter().find(|&entry| entry_number(entry) == number)
+}
+
+pub fn new_process() -> ProcessState {
+    ProcessState {
+        libc: LibcFacts::NONE,
+        libc_base: 0,
+        follow: 0,
+        active: active::NOT_YET,
+        counters: Counters::ZERO,
+    }
+}
+
+/// What the kernel side has to know of a libc whose probes are at `sites`.
+pub fn libc_facts(plan: &ProbePlan, sites: &[Site]) -> LibcFacts {
+    let mut facts = LibcFacts::NONE;
+    for site in sites {
+        let number = usize::from(entry_number(site.entry));
+        facts.site[number] = site.address;
+        facts.stack_moved[number] = site.stack_moved;
+        facts.first_argument[number] = site.first_argument;
+    }
+    (facts.text_start, facts.text_end) = plan.text;
+    facts.main_arena = plan.main_arena.unwrap_or(0);
+    facts.mp = plan.mp.unwrap_or(0);
+    facts.top_offset = plan.top_offset.unwrap_or(0);
+    facts.first_free_twice = u32::from(plan.first_free_twice);
+    for (kept, &address) in facts.spurious_free_returns.iter_mut().zip(&plan.spurious_free_returns) {
+        *kept = address;
+    }
+    facts
+}
+
+/// Notes which returns are seen, and in words what is not.
+pub fn returns_seen(capabilities: &mut Capabilities, plan: Option<&ProbePlan>, sites: &[Site]) {
+    let seen = |entry| sites.iter().any(|site| site.entry == entry && site.with_return);
+    capabilities.realloc_returns = seen(Entry::Realloc);
+    capabilities.trim_returns = seen(Entry::MallocTrim);
+    if !sites.is_empty() && !capabilities.realloc_returns {
+        capabilities.limits.push(String::from(
+            "returns of realloc and malloc_trim are not seen, since on this kernel a return probe could kill a process with a seccomp filter",
+        ));
+    }
+    if plan.is_some_and(|plan| plan.spurious_free_returns.len() > SPURIOUS_SITES) {
+        capabilities.limits.push(String::from(
+            "libc frees thread caches from more places than can be told apart: some of its own frees are counted",
+        ));
+    }
+}
+
+pub fn totals(counters: &Counters) -> Totals {
+    // In full, so that a new counter must be thought about.
+    let &Counters {
+        calls,
+        blocks,
+        bytes,
+        failed,
+        allocated_blocks,
+        allocated_bytes,
+        freed_blocks,
+        freed_bytes,
+        free_null,
+        freed_mapped_blocks,
+        freed_mapped_bytes,
+        freed_non_main_blocks,
+        free_unreadable,
+        second_hits,
+        second_hits_memalign,
+        spurious_thread_exit,
+        spurious_first_free,
+        realloc_in_place,
+        realloc_moved,
+        realloc_failed,
+        realloc_returns,
+        realloc_grown,
+        realloc_shrunk,
+        realloc_mapped,
+        realloc_null,
+        realloc_zero,
+        syscalls,
+        syscalls_failed,
+        lost_records,
+        lost_threads,
+        hits,
+        request_sizes,
+        freed_sizes,
+    } = counters;
+    Totals {
+        calls: by_entry(&calls),
+        blocks: by_entry(&blocks),
+        bytes: by_entry(&bytes),
+        failed: by_entry(&failed),
+        allocated_blocks,
+        allocated_bytes,
+        freed_blocks,
+        freed_bytes,
+        free_null,
+        freed_mapped_blocks,
+        freed_mapped_bytes,
+        freed_non_main_blocks,
+        free_unreadable,
+        second_hits,
+        second_hits_memalign,
+        spurious_thread_exit,
+        spurious_first_free,
+        realloc: Realloc {
+            null: realloc_null,
+            zero: realloc_zero,
+            returns: realloc_returns,
+            in_place: realloc_in_place,
+            moved: realloc_moved,
+            failed: realloc_failed,
+            grown: realloc_grown,
+            shrunk: realloc_shrunk,
+            mapped: realloc_mapped,
+        },
+        syscalls: by_call(&syscalls),
+        syscalls_failed: by_call(&syscalls_failed),
+        lost_records,
+        lost_threads,
+        hits,
+        request_sizes: request_sizes.to_vec(),
+        freed_sizes: freed_sizes.to_vec(),
+    }
+}
+
+fn by_entry(table: &[u64; entry::COUNT]) -> [u64; 10] {
+    Entry::ALL.map(|entry| table[usize::from(entry_number(entry))])
+}
+
+/// The ABI's order is that of `SyscallKind::ALL`.
+fn by_call(table: &[u64; syscall::COUNT]) -> [u64; 6] {
+    *table
+}

@@ -1,0 +1,148 @@
+//! Runs a C program under the tracer, with a handshake: the program says `ready`, is attached to, is told to go, says
+//! `done`, is looked at, and is told to end.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use memtrace::probe::ProbePlan;
+use memtrace::session::{self, Begin, Options, Session};
+use memtrace::target::Target;
+use memtrace_analysis::event::{Capabilities, Event, Totals};
+
+/// A program of tests/programs, running and waiting.
+pub struct Program {
+    pub child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Program {
+    /// Compiles (once for each version of the source) and starts it; returns when it is ready.
+    pub fn build(name: &str) -> Self {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/programs")
+            .join(format!("{name}.c"));
+        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("programs");
+        std::fs::create_dir_all(&directory).unwrap();
+        let binary = directory.join(name);
+        let compiled = Command::new("cc")
+            .args([
+                "-O1",
+                "-fno-builtin",
+                "-Wall",
+                "-pthread",
+                "-Wno-deprecated-declarations",
+                "-o",
+            ])
+            .arg(&binary)
+            .arg(&source)
+            .status()
+            .expect("these tests need a C compiler (cc)");
+        assert!(compiled.success(), "compiling {}", source.display());
+        let mut child = Command::new(&binary)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut program = Self { child, stdin, stdout };
+        assert_eq!(program.line(), ["ready"]);
+        program
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn go(&mut self) {
+        self.stdin.write_all(b"g").unwrap();
+    }
+
+    pub fn line(&mut self) -> Vec<String> {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a trace of one program has seen.
+pub struct Traced {
+    pub pid: u32,
+    pub capabilities: Capabilities,
+    pub totals: Totals,
+    pub events: Vec<Event>,
+    pub said: Vec<String>,
+}
+
+/// Whether these tests can run here; says aloud why not.
+pub fn can_trace() -> bool {
+    // SAFETY: no preconditions.
+    let excuse = if unsafe { libc::geteuid() } != 0 {
+        "the kernel tests need root: cargo xtask test asks for it"
+    } else if !session::has_kernel_side() {
+        "the kernel tests need the kernel side: cargo xtask ebpf builds it"
+    } else {
+        return true;
+    };
+    eprintln!("skipped: {excuse}");
+    if let Some(path) = std::env::var_os("MEMTRACE_SKIPS") {
+        let mut file = std::fs::OpenOptions::new().append(true).open(path).unwrap();
+        writeln!(file, "{excuse}").unwrap();
+    }
+    false
+}
+
+/// Loads a session on a runtime of its own.
+pub fn with_session<T>(body: impl FnOnce(&tokio::runtime::Runtime, &mut Session) -> T) -> T {
+    // A thread of its own, since it may enter a mount namespace.
+    session::mount_if_missing().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let guard = runtime.enter();
+    let mut session = Session::load(&Options::default()).unwrap();
+    let result = body(&runtime, &mut session);
+    drop(session);
+    drop(guard);
+    result
+}
+
+/// Traces a program from `ready` to `done`.
+pub fn trace(mut program: Program, before_go: impl FnOnce(&Program)) -> Traced {
+    with_session(|_, session| {
+        let (target, plan) = target(program.pid());
+        let capabilities = session.add(&target, Some(&plan), false, Begin::Now).unwrap();
+        before_go(&program);
+        program.go();
+        let line = program.line();
+        assert_eq!(line.first().map(String::as_str), Some("done"), "{line:?}");
+        let totals = session.totals(program.pid()).unwrap();
+        let events = session.pending();
+        assert!(session.unknown_records().is_empty(), "{:?}", session.unknown_records());
+        Traced {
+            pid: program.pid(),
+            capabilities,
+            totals,
+            events,
+            said: line[1..].to_vec(),
+        }
+    })
+}
+
+/// A process and where to probe the libc it maps.
+pub fn target(pid: u32) -> (Target, ProbePlan) {
+    let target = Target::of_pid(pid).unwrap();
+    let library = target.libc.as_ref().expect("it maps a libc");
+    let plan = ProbePlan::for_library(&library.read().unwrap()).unwrap();
+    (target, plan)
+}
