@@ -1,5 +1,7 @@
 //! Which libc, which allocator: asked of real processes.
 
+#[path = "support/running.rs"]
+mod running;
 mod support;
 
 use std::os::unix::fs::MetadataExt as _;
@@ -10,7 +12,8 @@ use memtrace::probe::ProbePlan;
 use memtrace::target::{Target, TargetError, modules, pids_by_name, pids_in_cgroup};
 use memtrace_analysis::event::{AllocatorKind, ModuleRole};
 
-use support::{ALLOCATES, Folder, Running, is_root, system_libc, system_loader};
+use running::{ALLOCATES, Running};
+use support::{Folder, is_root, system_libc, system_loader};
 
 /// The libc of the target can be opened, is the file that is mapped, and its plan leads to the process's own malloc.
 fn assert_traceable(target: &Target) {

@@ -164,7 +164,7 @@ pub(super) fn is_glibc(shown: &str, facts: &Facts) -> bool {
     facts.exports.contains("gnu_get_libc_version") && (named || facts.exports.contains("malloc"))
 }
 
-fn is_musl(shown: &str) -> bool {
+pub(super) fn is_musl(shown: &str) -> bool {
     let name = file_name(shown);
     name.starts_with("ld-musl-") || name.starts_with("libc.musl-")
 }

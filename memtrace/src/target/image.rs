@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io::Read as _;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,14 @@ pub(super) struct Image {
     /// The program first, then in search order.
     files: Vec<LoadedFile>,
     page_size: u64,
+}
+
+/// See [`Image::loading`].
+pub(super) enum Loading {
+    /// A libc's code is mapped, or the program does not wait for one.
+    Done,
+    /// The loader, at these addresses, is still at work.
+    WaitsForLibc { loader: Range<u64> },
 }
 
 struct LoadedFile {
@@ -132,6 +141,30 @@ impl Image {
     fn base(&self, file: &LoadedFile) -> Option<u64> {
         let code = self.code(file.id).next()?;
         file.facts.base(code.start, code.offset, self.page_size)
+    }
+
+    /// How far the loader has come.
+    pub fn loading(&self) -> Loading {
+        let Some(program) = self.files.first() else {
+            return Loading::Done;
+        };
+        let is_static = program.facts.interpreter.is_none() && !program.is_loader;
+        let by_musl = program.facts.interpreter.as_deref().is_some_and(allocator::is_musl);
+        if is_static
+            || by_musl
+            || self
+                .files
+                .iter()
+                .any(|file| allocator::is_glibc(&file.shown, &file.facts))
+        {
+            return Loading::Done;
+        }
+        let loader = self.files.iter().find(|file| file.is_loader);
+        let extent = loader.and_then(|file| {
+            let (base, (start, end)) = (self.base(file)?, file.facts.extent(self.page_size)?);
+            Some(base.wrapping_add(start)..base.wrapping_add(end))
+        });
+        extent.map_or(Loading::Done, |loader| Loading::WaitsForLibc { loader })
     }
 
     /// Who serves malloc; indices are those of `shown`, `library` and `identity`.
@@ -264,6 +297,16 @@ impl Image {
         }
         modules
     }
+}
+
+/// Start addresses of all that is mapped executable from files.
+pub(super) fn code_mapped(pid: u32) -> Result<Vec<u64>, TargetError> {
+    let mappings = maps::parse(&process::read(pid, "maps")?);
+    Ok(mappings
+        .iter()
+        .filter(|mapping| mapping.executable && mapping.is_file())
+        .map(|mapping| mapping.start)
+        .collect())
 }
 
 fn kernel_role(name: &str) -> ModuleRole {

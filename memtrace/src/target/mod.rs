@@ -10,11 +10,13 @@ mod allocator;
 mod error;
 mod facts;
 mod image;
+mod launch;
 mod link_map;
 mod maps;
 mod printable;
 mod process;
 mod select;
+mod spawn;
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -25,6 +27,7 @@ use memtrace_analysis::event::{Allocator, Module};
 pub use error::TargetError;
 pub use printable::printable;
 pub use select::{pids_by_name, pids_in_cgroup};
+pub use spawn::{SpawnError, Spawned};
 
 use image::Image;
 use process::Process;
