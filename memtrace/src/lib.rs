@@ -7,7 +7,6 @@
 pub mod commands;
 mod elf;
 pub mod inspect;
-pub mod privileges;
 pub mod probe;
 pub mod report;
 pub mod session;

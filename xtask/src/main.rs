@@ -8,6 +8,7 @@
 //! glibcs  other releases' libc6 under target/glibc, for tests
 //! ```
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -45,6 +46,12 @@ enum Verb {
     Demo,
     /// Run every check and every test, those with real probes included
     Test(test::Options),
+    /// Run one test program, as cargo does for `test`
+    #[command(hide = true)]
+    RunTest {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        words: Vec<OsString>,
+    },
     /// Unpack the glibc of other Debian releases under target/glibc, for tests
     Glibcs,
 }
@@ -65,6 +72,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Build => demo::build(),
         Verb::Demo => demo::demo(),
         Verb::Test(options) => test::test(&options),
+        Verb::RunTest { words } => test::run_one(&words),
         Verb::Glibcs => glibcs::fetch_and_list(),
     }
 }

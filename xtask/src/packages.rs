@@ -30,7 +30,7 @@ pub fn update(root: Root) -> Result<()> {
     };
     command.args(["--quiet", "--quiet", "update"]);
     say(&format!("running: {}", process::shown(&command)));
-    process::run(&mut command, "refreshing apt's package lists")
+    process::capture(&mut command, "refreshing apt's package lists").map(drop)
 }
 
 /// Installs packages, saying so first. The lists are refreshed when they do not know one of them, or when the version
@@ -73,5 +73,6 @@ fn install_now(root: Root, packages: &[&str]) -> Result<()> {
         .arg("--no-install-recommends")
         .args(packages);
     say(&format!("running: {}", process::shown(&command)));
-    process::run(&mut command, &format!("installing {}", packages.join(" ")))
+    // What dpkg says of each package is of interest only when it fails.
+    process::capture(&mut command, &format!("installing {}", packages.join(" "))).map(drop)
 }

@@ -1,12 +1,15 @@
 //! Every check and every test, those with real probes included, and a summary that hides nothing.
 //!
 //! Tests that need root live in files of memtrace/tests whose names begin with one of [`NEEDS_ROOT`]. They are built
-//! unprivileged like all others, and only run as root. A test that cannot run on this machine says why on stderr and
-//! in the file that `MEMTRACE_SKIPS` names; the summary repeats it.
+//! unprivileged like all others; cargo then runs every test program through `cargo xtask run-test`, which takes sudo for
+//! those. A test that cannot run on this machine says why on stderr and in the file that `MEMTRACE_SKIPS` names; the
+//! summary repeats it.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
@@ -17,6 +20,8 @@ use crate::process::{self, Root, say};
 use crate::{ebpf, glibcs, packages, workspace};
 
 const NEEDS_ROOT: [&str; 2] = ["kernel", "oracle"];
+/// Names the file to which tests that cannot run add a line.
+const SKIPS: &str = "MEMTRACE_SKIPS";
 
 /// Programs that tests run: program, its package, and what goes untested without it.
 const PROGRAMS: [(&str, &str, &str); 5] = [
@@ -54,7 +59,6 @@ struct Summary {
 
 pub fn test(options: &Options) -> Result<()> {
     let begin = Instant::now();
-    let root = Root::find_out()?;
     let mut summary = Summary::default();
     if process::find("cc").is_none() {
         bail!("a C compiler is needed (no cc in PATH): install gcc and libc6-dev, and run this again");
@@ -65,7 +69,7 @@ pub fn test(options: &Options) -> Result<()> {
         lint(&mut summary);
     }
     prepare_glibcs(&mut summary);
-    run_tests(options, root, &mut summary)?;
+    run_tests(options, &mut summary)?;
     finish(summary, begin)
 }
 
@@ -131,64 +135,74 @@ fn lint(summary: &mut Summary) {
     }
 }
 
-fn run_tests(options: &Options, root: Root, summary: &mut Summary) -> Result<()> {
+fn run_tests(options: &Options, summary: &mut Summary) -> Result<()> {
     let skips = workspace::target().join("test-skips");
     fs::write(&skips, "").with_context(|| format!("emptying {}", skips.display()))?;
 
     // Tests run the lab's programs, which `cargo test` alone would not build.
     process::run(process::cargo().args(["build", "--locked"]), "building")?;
     say("running the tests");
+    let own = std::env::current_exe().context("finding the path of xtask")?;
     let mut tests = process::cargo();
     tests
-        .args(["test", "--locked", "--no-fail-fast"])
+        .args(["test", "--locked", "--no-fail-fast", "--config"])
+        .arg(format!("target.'cfg(all())'.runner = [{own:?}, \"run-test\"]"))
         .args(&options.filter)
-        .env("MEMTRACE_SKIPS", &skips);
-    if root == Root::Sudo {
-        // Those that find themselves without root leave it at that; their turn comes below.
-        tests.env("MEMTRACE_ROOT_LATER", "1");
-    }
+        .env(SKIPS, &skips);
     count(&mut tests, summary)?;
 
-    if root == Root::Sudo {
-        say("running the tests that need root, through sudo");
-        let mut tests = process::cargo();
-        tests.args(["test", "--locked", "--no-fail-fast", "--package", "memtrace"]);
-        for name in tests_that_need_root()? {
-            tests.args(["--test", &name]);
-        }
-        let runner = format!("sudo -- env MEMTRACE_SKIPS={}", skips.display());
-        tests.args(&options.filter).env(runner_variable(), runner);
-        count(&mut tests, summary)?;
-    }
     let text = fs::read_to_string(&skips).with_context(|| format!("reading {}", skips.display()))?;
     summary.skipped.extend(text.lines().map(str::to_owned));
     Ok(())
 }
 
-/// Cargo's variable that names the program under which it runs what it has built for this machine.
-fn runner_variable() -> String {
-    let target = format!("{}_unknown_linux_gnu", ebpf::Arch::HOST.name());
-    format!("CARGO_TARGET_{}_RUNNER", target.to_uppercase())
-}
-
-fn tests_that_need_root() -> Result<Vec<String>> {
-    let directory = workspace::root().join("memtrace/tests");
-    let list = fs::read_dir(&directory).with_context(|| format!("listing {}", directory.display()))?;
-    let mut names = Vec::new();
-    for entry in list {
-        let file: PathBuf = entry
-            .with_context(|| format!("listing {}", directory.display()))?
-            .path();
-        if let Some(name) = test_name(&file).filter(|name| NEEDS_ROOT.iter().any(|prefix| name.starts_with(prefix))) {
-            names.push(name.to_owned());
+/// Runs a test program that cargo has built, as root where it needs that.
+pub fn run_one(words: &[OsString]) -> Result<()> {
+    let (program, arguments) = words.split_first().context("no test program is named")?;
+    let skips = std::env::var_os(SKIPS);
+    let root = Root::find_out()?;
+    let mut command = Command::new(program);
+    if needs_root(Path::new(program)) && root != Root::Already {
+        let Some(mut sudo) = root.command("env") else {
+            return skip(Path::new(program), skips);
+        };
+        // sudo drops the environment.
+        for name in [SKIPS, "PATH", "RUST_BACKTRACE"] {
+            if let Some(value) = std::env::var_os(name) {
+                let mut setting = OsString::from(format!("{name}="));
+                setting.push(value);
+                sudo.arg(setting);
+            }
         }
+        sudo.arg(program);
+        command = sudo;
     }
-    names.sort();
-    Ok(names)
+    let error = command.args(arguments).exec();
+    Err(error).with_context(|| format!("starting {}", process::shown(&command)))
 }
 
-fn test_name(file: &Path) -> Option<&str> {
-    (file.extension()? == "rs").then(|| file.file_stem()?.to_str())?
+fn skip(program: &Path, skips: Option<OsString>) -> Result<()> {
+    let line = format!(
+        "{}: it attaches probes, which needs root, and there is no sudo here\n",
+        program.display()
+    );
+    eprint!("skipped: {line}");
+    let Some(file) = skips else { return Ok(()) };
+    let mut file = OpenOptions::new()
+        .append(true)
+        .open(&file)
+        .with_context(|| format!("opening {file:?}"))?;
+    file.write_all(line.as_bytes()).context("noting a skipped test")
+}
+
+/// A program is named after its source file, with a hash behind a dash. One of another package could share the name, and
+/// then runs as root without need.
+fn needs_root(program: &Path) -> bool {
+    let name = program
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    NEEDS_ROOT.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Runs `cargo test`, passing its output on and adding up its result lines.
@@ -264,8 +278,9 @@ mod tests {
     }
 
     #[test]
-    fn names_tests_by_their_files() {
-        assert_eq!(test_name(Path::new("tests/kernel_trace.rs")), Some("kernel_trace"));
-        assert_eq!(test_name(Path::new("tests/support")), None);
+    fn tests_that_need_root_are_told_by_their_names() {
+        assert!(needs_root(Path::new("/t/debug/deps/kernel-0f3a")));
+        assert!(needs_root(Path::new("/t/debug/deps/oracle_counts-0f3a")));
+        assert!(!needs_root(Path::new("/t/kernel/deps/memtrace-0f3a")));
     }
 }

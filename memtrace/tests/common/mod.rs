@@ -1,9 +1,4 @@
-//! Helpers of the integration tests; each test file uses what it needs.
-#![expect(
-    dead_code,
-    reason = "every test file compiles this module for itself and uses a part of it"
-)]
+//! Helpers of the integration tests.
 
 pub mod fixture;
 pub mod golden;
-pub mod run;

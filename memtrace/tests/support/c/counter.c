@@ -24,10 +24,10 @@ enum entry { MALLOC, CALLOC, REALLOC, MEMALIGN, ALIGNED_ALLOC, POSIX_MEMALIGN, V
 struct counts {
     atomic_ulong calls[ENTRIES];
     atomic_ulong failed[ENTRIES];     /* returned no block although one was asked for */
-    atomic_ulong bytes[ENTRIES];      /* asked for by calls that returned a block */
+    atomic_ulong bytes[ENTRIES];      /* asked for by calls that returned a new block */
     atomic_ulong free_null;
-    atomic_ulong freed_chunk_bytes;   /* by free alone, from the chunk's own size field */
-    atomic_ulong freed_mapped;        /* by free alone */
+    atomic_ulong freed_chunk_bytes;   /* from the size fields of chunks given to free, or to realloc with size 0 */
+    atomic_ulong freed_mapped;
     atomic_ulong realloc_null, realloc_zero, realloc_in_place, realloc_moved;
 };
 
@@ -104,14 +104,22 @@ void *malloc(size_t n) { called(MALLOC); return returned(MALLOC, __libc_malloc(n
 
 void *calloc(size_t n, size_t size) { called(CALLOC); return returned(CALLOC, __libc_calloc(n, size), n * size); }
 
+/* The size field of a chunk: its low bits are flags, 2: a mapping of its own. */
+static void freed(void *block) {
+    size_t field = ((size_t *)block)[-1];
+    add(&counts->freed_chunk_bytes, field & ~(size_t)7);
+    if (field & 2) add(&counts->freed_mapped, 1);
+}
+
 void *realloc(void *old, size_t n) {
     uintptr_t before = (uintptr_t)old;   /* as a number: the pointer must not be used once it may have been freed */
     called(REALLOC);
+    if (old && !n) { add(&counts->realloc_zero, 1); freed(old); }
     void *new = __libc_realloc(old, n);
     if (!before) { add(&counts->realloc_null, 1); return returned(REALLOC, new, n); }
-    if (!n) { add(&counts->realloc_zero, 1); return new; }
+    if (!n) return new;
     if (new) add((uintptr_t)new == before ? &counts->realloc_in_place : &counts->realloc_moved, 1);
-    return returned(REALLOC, new, n);
+    return returned(REALLOC, new, 0);
 }
 
 void *memalign(size_t alignment, size_t n) {
@@ -140,11 +148,7 @@ void *pvalloc(size_t n) { called(PVALLOC); return returned(PVALLOC, __libc_pvall
 void free(void *block) {
     called(FREE);
     if (!block) add(&counts->free_null, 1);
-    else {
-        size_t field = ((size_t *)block)[-1];   /* the chunk's size; its low bits are flags, 2: a mapping of its own */
-        add(&counts->freed_chunk_bytes, field & ~(size_t)7);
-        if (field & 2) add(&counts->freed_mapped, 1);
-    }
+    else freed(block);
     __libc_free(block);
 }
 

@@ -29,10 +29,10 @@ pub struct Counts {
     pub calls: BTreeMap<String, u64>,
     /// Calls that returned no block although one was asked for.
     pub failed: BTreeMap<String, u64>,
-    /// Bytes asked for by calls that returned a block.
+    /// Bytes asked for by calls that returned a new block.
     pub bytes: BTreeMap<String, u64>,
     pub free_null: u64,
-    /// By free alone.
+    /// By free, or by realloc with size 0.
     pub freed_chunk_bytes: u64,
     pub freed_mapped: u64,
     pub realloc_null: u64,
@@ -42,6 +42,21 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// New blocks: calls of all entry points but free that returned one, without those that resized a block.
+    pub fn new_blocks(&self) -> u64 {
+        let allocating = |name: &&str| !matches!(*name, "free" | "malloc_trim" | "realloc");
+        let calls: u64 = ENTRIES
+            .into_iter()
+            .filter(allocating)
+            .map(|name| self.calls[name] - self.failed[name])
+            .sum();
+        calls + self.realloc_null
+    }
+
+    pub fn freed_blocks(&self) -> u64 {
+        self.calls["free"] - self.free_null + self.realloc_zero
+    }
+
     fn parse(bytes: &[u8]) -> Self {
         let mut words = bytes
             .chunks_exact(8)

@@ -23,25 +23,14 @@ pub fn skip(test: &str, why: &str) {
     }
 }
 
-/// Leaves the test (with a word) unless it has what it needs: `need!("the test", condition, "why not")`.
-#[macro_export]
-macro_rules! need {
-    ($test:expr, $condition:expr, $why:expr) => {
-        if !$condition {
-            $crate::skip::skip($test, $why);
-            return;
-        }
-    };
-}
-
-/// Whether this is root; where it is not, the test is skipped, unless its turn as root comes later.
+/// Whether this is root; where it is not, the test is skipped.
 pub fn root(test: &str) -> bool {
     let root = Path::new("/proc/self")
         .metadata()
         .expect("the owner of /proc/self")
         .uid()
         == 0;
-    if !root && std::env::var_os("MEMTRACE_ROOT_LATER").is_none() {
+    if !root {
         skip(test, "it attaches probes, which needs root");
     }
     root

@@ -1,32 +1,101 @@
 //! memtrace itself.
 
 use std::ffi::OsStr;
-use std::process::{Command, Output};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 use serde_json::Value;
 
 use crate::binary;
+use crate::scratch::Scratch;
 
-/// `memtrace --output json -- WORDS`
-pub fn trace<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(binary("memtrace"));
-    command.args(["--output", "json", "--"]).args(words);
-    command
+/// A command that traces a program it starts, for [`run`]: `memtrace ... -- WORDS`
+pub fn spawning<S: AsRef<OsStr>>(scratch: &Scratch, words: impl IntoIterator<Item = S>) -> Traced {
+    let mut traced = Traced::new(scratch);
+    traced.command.arg("--").args(words);
+    traced
 }
 
-/// Runs it, and returns the one report it prints after the lines of the traced program, which shares its stdout.
-pub fn report(command: &mut Command) -> Value {
-    let output = command.output().expect("starting memtrace");
-    parse(&output)
+/// A memtrace that is about to start, and where its report goes: not to stdout, which the traced program may use.
+pub struct Traced {
+    pub command: Command,
+    report: PathBuf,
 }
 
-pub fn parse(output: &Output) -> Value {
-    let text = String::from_utf8_lossy(&output.stdout);
-    let talk = String::from_utf8_lossy(&output.stderr);
-    let begin = text
-        .find("{")
-        .unwrap_or_else(|| panic!("memtrace printed no report ({}): {talk}", output.status));
-    serde_json::from_str(&text[begin..]).unwrap_or_else(|error| panic!("no JSON ({error}): {text}\n{talk}"))
+impl Traced {
+    fn new(scratch: &Scratch) -> Self {
+        let report = scratch.file("report.json");
+        let mut command = Command::new(binary("memtrace"));
+        command.args(["--output", "json", "--report-to"]).arg(&report);
+        Self { command, report }
+    }
+
+    /// Runs it to its end, and returns the report.
+    pub fn run(mut self) -> Value {
+        let output = self.command.stdin(Stdio::null()).output().expect("starting memtrace");
+        let talk = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "memtrace ended with {}: {talk}", output.status);
+        read(&self.report, &talk)
+    }
+}
+
+/// A memtrace that is attached to a running process.
+pub struct Attached {
+    child: Child,
+    talk: BufReader<ChildStderr>,
+    report: PathBuf,
+}
+
+impl Attached {
+    /// Starts `memtrace --pid PID`, and returns when its probes are in place.
+    pub fn to(pid: u32, scratch: &Scratch) -> Self {
+        let Traced { mut command, report } = Traced::new(scratch);
+        command
+            .arg("--pid")
+            .arg(pid.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("starting memtrace");
+        let mut talk = BufReader::new(child.stderr.take().expect("a piped stderr"));
+        let mut said = String::new();
+        while !said.lines().last().is_some_and(|line| line.contains("attached")) {
+            let length = talk.read_line(&mut said).expect("reading what memtrace says");
+            assert!(length > 0, "memtrace ended before it was attached: {said}");
+        }
+        Self { child, talk, report }
+    }
+
+    /// Waits for the end of the trace (the process ends), and returns the report.
+    pub fn finish(mut self) -> Value {
+        let mut said = String::new();
+        self.talk.read_to_string(&mut said).expect("reading what memtrace says");
+        let status = self.child.wait().expect("waiting for memtrace");
+        assert!(status.success(), "memtrace ended with {status}: {said}");
+        read(&self.report, &said)
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // Both can only fail when it has ended meanwhile.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn read(report: &Path, talk: &str) -> Value {
+    let text = fs::read_to_string(report).unwrap_or_else(|error| {
+        panic!(
+            "reading the report {}: {error}; memtrace said: {talk}",
+            report.display()
+        )
+    });
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("the report is no JSON ({error}): {text}"))
 }
 
 /// A number of the report by its keys: `number(&report, "/freed/blocks")`.
@@ -35,4 +104,32 @@ pub fn number(report: &Value, pointer: &str) -> u64 {
         .pointer(pointer)
         .and_then(Value::as_u64)
         .unwrap_or_else(|| panic!("the report has no number at {pointer}: {report:#}"))
+}
+
+/// Differences between a report and what is expected of it, all of them, so that a failure shows the whole picture.
+#[derive(Default)]
+pub struct Differences(Vec<String>);
+
+impl Differences {
+    pub fn compare(&mut self, report: &Value, pointer: &str, expected: u64) {
+        let found = number(report, pointer);
+        if found != expected {
+            self.0
+                .push(format!("{pointer}: expected {expected}, memtrace says {found}"));
+        }
+    }
+
+    pub fn add(&mut self, difference: String) {
+        self.0.push(difference);
+    }
+
+    /// Fails when there are any.
+    pub fn check(self, of: &str, report: &Value) {
+        assert!(
+            self.0.is_empty(),
+            "{of}:\n  {}\ncoverage: {:#}",
+            self.0.join("\n  "),
+            report["coverage"]
+        );
+    }
 }
