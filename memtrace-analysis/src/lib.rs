@@ -34,6 +34,7 @@ pub mod report;
 mod returned;
 pub mod rule;
 mod sequence;
+pub mod sim;
 mod story;
 pub mod stream;
 mod tally;

@@ -1,11 +1,12 @@
 //! A growth held against glibc's rule: what was to be expected, and why it was something else.
 //!
-//! The rule is tried with what the call asked for. Where that does not fit, the ways in which glibc is known to come by
-//! another figure are tried one after the other; the first that fits gives the reason. Nothing fits: the plain
-//! expectation stands, and the step does not match.
+//! The rule is tried with what the call asked for, then in the ways in which glibc is known to come by another figure.
+//! The first that fits gives the reason. Where none fits the plain expectation stands, and the step does not match.
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::chunk;
 use crate::event::{Entry, Frame, HeapState};
@@ -27,127 +28,145 @@ pub struct Known<'a> {
     pub break_steps: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prediction {
     pub bytes: Option<u64>,
     /// What made it another figure than the plain rule's, or why there is none.
     pub reason: Option<String>,
+    /// Bytes of the chunk that the growth was made for, where the prediction fits.
+    pub chunk: Option<u64>,
 }
 
-impl Prediction {
-    fn none(reason: &str) -> Self {
-        Self {
-            bytes: None,
-            reason: Some(reason.to_string()),
-        }
-    }
+/// A way to come by a figure.
+struct Way {
+    bytes: Option<u64>,
+    chunk: Option<u64>,
+    reason: Option<String>,
 }
 
 /// Holds `growth` against the rule of its kind.
 pub fn predict(growth: &Growth, known: &Known) -> Prediction {
-    match growth.kind {
+    let ways = match growth.kind {
         StepKind::Brk => break_step(growth, known),
-        StepKind::Mmap => mapped_block(growth, known),
+        StepKind::Mmap => Ok(mapped_block(known)),
         StepKind::Arena => arena_step(growth, known),
-        StepKind::ArenaSegment => segment(growth, known),
-        StepKind::MmapMain => main_piece(growth, known),
-        StepKind::Mremap => remapped(growth, known),
+        StepKind::ArenaSegment => segment(known),
+        StepKind::MmapMain => main_piece(known),
+        StepKind::Mremap => Ok(remapped(growth, known)),
+    };
+    match ways {
+        Ok(ways) => choose(growth.bytes(), ways),
+        Err(reason) => Prediction {
+            reason: Some(reason.to_string()),
+            ..Prediction::default()
+        },
     }
 }
 
-/// The chunk asked for, and (where glibc has it) the thread cache's own, which a thread's first call may allocate.
+/// The first way that gives `bytes`, else what the first one expects.
+fn choose(bytes: u64, ways: Vec<Way>) -> Prediction {
+    let expected = ways.iter().find_map(|way| way.bytes);
+    match ways.into_iter().find(|way| way.bytes == Some(bytes)) {
+        Some(Way { bytes, chunk, reason }) => Prediction { bytes, reason, chunk },
+        None => Prediction {
+            bytes: expected,
+            ..Prediction::default()
+        },
+    }
+}
+
+/// A chunk that may have been asked for, and why it was if it is not the request's.
 struct Asked {
-    plain: Option<u64>,
-    cache: Option<u64>,
+    chunk: Option<u64>,
+    reason: Option<String>,
 }
 
-fn asked(known: &Known) -> Asked {
-    Asked {
-        plain: chunk::asked_of_arena(known.frame, known.page_size),
-        cache: known
-            .version
-            .and_then(version::thread_cache_request)
-            .and_then(chunk::chunk_size),
+/// The request's chunk, and the thread cache's own, which a thread's first call allocates.
+fn asked(known: &Known) -> [Asked; 2] {
+    let cache = known
+        .version
+        .and_then(version::thread_cache_request)
+        .and_then(chunk::chunk_size);
+    let reason =
+        cache.map(|bytes| format!("made for the thread cache's own structure ({bytes} bytes), which comes first"));
+    [
+        Asked {
+            chunk: chunk::asked_of_arena(known.frame, known.page_size),
+            reason: None,
+        },
+        Asked { chunk: cache, reason },
+    ]
+}
+
+fn join(reason: Option<String>, more: Option<&str>) -> Option<String> {
+    match (reason, more) {
+        (Some(reason), Some(more)) => Some(format!("{reason}; {more}")),
+        (reason, more) => reason.or_else(|| more.map(ToString::to_string)),
     }
 }
 
-/// The first alternative that gives `bytes`, else the plain expectation without a reason.
-fn choose(bytes: u64, plain: Option<u64>, others: impl IntoIterator<Item = (Option<u64>, String)>) -> Prediction {
-    if plain == Some(bytes) {
-        return Prediction {
-            bytes: plain,
-            reason: None,
-        };
-    }
-    others.into_iter().find(|(other, _)| *other == Some(bytes)).map_or(
-        Prediction {
-            bytes: plain,
-            reason: None,
-        },
-        |(other, reason)| Prediction {
-            bytes: other,
-            reason: Some(reason),
-        },
-    )
+/// The ways that a rule gives for each chunk that may have been asked for.
+fn ways(known: &Known, reason: Option<&str>, rule: impl Fn(u64) -> Option<u64>) -> Vec<Way> {
+    asked(known)
+        .into_iter()
+        .map(|asked| Way {
+            bytes: asked.chunk.and_then(&rule),
+            chunk: asked.chunk,
+            reason: join(asked.reason, reason),
+        })
+        .collect()
 }
 
-fn cache_reason(cache: Option<u64>) -> String {
-    format!(
-        "made for the thread cache's own structure ({} bytes), which a thread allocates first",
-        cache.unwrap_or(0)
-    )
-}
+const HUGE: &str = "the break ends on a 2 MiB boundary (transparent huge pages)";
+const ROUNDED_HUGE: &str = "rounded up to huge pages";
+const NO_TOP_PAD: &str = "top_pad could not be read";
 
-fn break_step(growth: &Growth, known: &Known) -> Prediction {
-    let Some(heap) = known.heap.filter(|heap| heap.main) else {
-        return Prediction::none("the main arena's top could not be read");
-    };
-    let Some(top_pad) = known.top_pad else {
-        return Prediction::none("top_pad could not be read");
-    };
-    let Asked { plain, cache } = asked(known);
-    let step = |chunk: Option<u64>, top| chunk.and_then(|chunk| rule::break_step(chunk, top_pad, top, known.page_size));
-    let huge = |chunk: Option<u64>, top| {
-        chunk.and_then(|chunk| rule::break_step_huge(chunk, top_pad, top, growth.from, rule::HUGE_PAGE))
-    };
-    let top = heap.top_size;
-    let huge_reason = || "the break ends on a 2 MiB boundary (transparent huge pages)".to_string();
-    let apart = "the main arena is not contiguous any more, so the top's rest does not count";
-    let mut others = alloc::vec![
-        (step(cache, top), cache_reason(cache)),
-        (huge(plain, top), huge_reason()),
-        (huge(cache, top), format!("{}; {}", cache_reason(cache), huge_reason())),
-        (step(plain, 0), apart.to_string()),
-        (huge(plain, 0), format!("{apart}; {}", huge_reason())),
-    ];
+fn break_step(growth: &Growth, known: &Known) -> Result<Vec<Way>, &'static str> {
+    let heap = known
+        .heap
+        .filter(|heap| heap.main)
+        .ok_or("the main arena's top could not be read")?;
+    let top_pad = known.top_pad.ok_or(NO_TOP_PAD)?;
+    let page = known.page_size;
+    let step = |top| move |chunk| rule::break_step(chunk, top_pad, top, page);
+    let huge = |top| move |chunk| rule::break_step_huge(chunk, top_pad, top, growth.from, rule::HUGE_PAGE);
+    let mut all = ways(known, None, step(heap.top_size));
     if known.break_steps > 0 {
-        // Somebody else moved the break since: the arena cannot merge, and fetches its old top's bytes once more.
-        let once_more =
-            |unit| chunk::round_up(growth.from.saturating_add(top), unit).and_then(|to| to.checked_sub(growth.from));
-        let reason = "the second half of a growth: the break had been moved by somebody else, so the new memory does \
-                      not join the old top";
-        others.insert(0, (once_more(known.page_size), reason.to_string()));
-        others.push((once_more(rule::HUGE_PAGE), format!("{reason}; {}", huge_reason())));
+        let once_more = |unit, reason: String| Way {
+            bytes: once_more(growth.from, heap.top_size, unit),
+            chunk: None,
+            reason: Some(reason),
+        };
+        let reason = "the second half of a growth: somebody else had moved the break, so the new memory does not join \
+                      the old top";
+        all.insert(0, once_more(page, reason.to_string()));
+        all.push(once_more(rule::HUGE_PAGE, format!("{reason}; {HUGE}")));
     }
-    choose(growth.bytes(), step(plain, top).or(step(cache, top)), others)
+    all.extend(ways(known, Some(HUGE), huge(heap.top_size)));
+    let apart = "the main arena is not contiguous any more, so the rest of its top does not count";
+    all.extend(ways(known, Some(apart), step(0)));
+    all.extend(ways(known, Some(&format!("{apart}; {HUGE}")), huge(0)));
+    Ok(all)
 }
 
-fn mapped_block(growth: &Growth, known: &Known) -> Prediction {
-    let Asked { plain, cache } = asked(known);
-    let mapping = |chunk: Option<u64>, page| {
-        chunk.and_then(|chunk| rule::mapped_block(chunk, mapping_overhead(known.version), page))
+/// Where the arena cannot merge with its old top, it fetches that top's bytes (and what aligns the new one) once more,
+/// up to the end of a page.
+fn once_more(from: u64, top_size: u64, unit: u64) -> Option<u64> {
+    let misaligned = from.checked_rem(chunk::ALIGNMENT)?;
+    let lead = if misaligned == 0 {
+        0
+    } else {
+        chunk::ALIGNMENT.checked_sub(misaligned)?
     };
-    choose(
-        growth.bytes(),
-        mapping(plain, known.page_size).or(mapping(cache, known.page_size)),
-        [
-            (mapping(cache, known.page_size), cache_reason(cache)),
-            (
-                mapping(plain, rule::HUGE_PAGE),
-                "rounded up to huge pages (hugetlb)".to_string(),
-            ),
-        ],
-    )
+    let end = from.checked_add(top_size)?.checked_add(lead)?;
+    chunk::round_up(end, unit)?.checked_sub(from).filter(|step| *step > 0)
+}
+
+fn mapped_block(known: &Known) -> Vec<Way> {
+    let mapping = |unit| move |chunk| rule::mapped_block(chunk, mapping_overhead(known.version), unit);
+    let mut all = ways(known, None, mapping(known.page_size));
+    all.extend(ways(known, Some(ROUNDED_HUGE), mapping(rule::HUGE_PAGE)));
+    all
 }
 
 /// How much longer a mapping is than its chunk, at least.
@@ -161,42 +180,38 @@ fn mapping_overhead(version: Option<Version>) -> u64 {
 
 /// Growth within a segment ends where the rule says; it begins where the usable part ended, which is behind the top's
 /// end when the segment had been larger before.
-fn arena_step(growth: &Growth, known: &Known) -> Prediction {
-    let Some(heap) = known.heap.filter(|heap| !heap.main && heap.top <= growth.from) else {
-        return Prediction::none("the arena's top could not be read");
-    };
-    let Asked { plain, cache } = asked(known);
+fn arena_step(growth: &Growth, known: &Known) -> Result<Vec<Way>, &'static str> {
+    let heap = known
+        .heap
+        .filter(|heap| !heap.main && heap.top <= growth.from)
+        .ok_or("the arena's top could not be read")?;
     let end = heap.top.saturating_add(heap.top_size);
-    let step = |chunk: Option<u64>, unit| {
-        let grown = rule::arena_step(chunk?, heap.top_size, unit)?;
-        end.checked_add(grown)?
-            .checked_sub(growth.from)
-            .filter(|step| *step > 0)
+    let step = |unit| {
+        move |chunk| {
+            let grown = rule::arena_step(chunk, heap.top_size, unit)?;
+            end.checked_add(grown)?
+                .checked_sub(growth.from)
+                .filter(|step| *step > 0)
+        }
     };
-    choose(
-        growth.bytes(),
-        step(plain, known.page_size).or(step(cache, known.page_size)),
-        [
-            (step(cache, known.page_size), cache_reason(cache)),
-            (step(plain, rule::HUGE_PAGE), "rounded up to huge pages".to_string()),
-        ],
-    )
+    let mut all = ways(known, None, step(known.page_size));
+    all.extend(ways(known, Some(ROUNDED_HUGE), step(rule::HUGE_PAGE)));
+    Ok(all)
 }
 
-fn segment(growth: &Growth, known: &Known) -> Prediction {
-    let Some(version) = known.version else {
-        return Prediction::none("the layout of a segment is not known for this libc");
+fn segment(known: &Known) -> Result<Vec<Way>, &'static str> {
+    let version = known
+        .version
+        .ok_or("the layout of a segment is not known for this libc")?;
+    let top_pad = known.top_pad.ok_or(NO_TOP_PAD)?;
+    let commit = |content: Option<u64>, reason: Option<&str>, unit| Way {
+        bytes: content.and_then(|content| rule::segment_commit(content, top_pad, unit)),
+        chunk: None,
+        reason: reason.map(ToString::to_string),
     };
-    let Some(top_pad) = known.top_pad else {
-        return Prediction::none("top_pad could not be read");
-    };
-    let commit = |content: Option<u64>, unit| content.and_then(|content| rule::segment_commit(content, top_pad, unit));
-    // A new arena: its books and the request, as asked for; a further segment: the chunk and a smallest chunk.
-    let first = |request: u64| {
-        version::arena_header(version)
-            .checked_add(request)
-            .and_then(|sum| sum.checked_add(chunk::ALIGNMENT))
-    };
+    // A new arena: its books and the request as glibc hands it on; a further segment: the chunk and a smallest chunk.
+    let header = version::arena_header(version);
+    let first = |request: u64| header.checked_add(request)?.checked_add(chunk::ALIGNMENT);
     let further = chunk::asked_of_arena(known.frame, known.page_size).and_then(|chunk| {
         chunk
             .checked_add(chunk::MIN_CHUNK)?
@@ -204,59 +219,45 @@ fn segment(growth: &Growth, known: &Known) -> Prediction {
     });
     let cache = version::thread_cache_request(version);
     let page = known.page_size;
-    choose(
-        growth.bytes(),
-        commit(first(known.frame.request), page),
-        [
-            (
-                commit(further, page),
-                "a further segment of an arena whose last one is full".to_string(),
-            ),
-            (commit(cache.and_then(first), page), cache_reason(cache)),
-            (
-                commit(first(0), page),
-                "the request does not fit into a segment".to_string(),
-            ),
-            (
-                commit(first(known.frame.request), rule::HUGE_PAGE),
-                "rounded up to huge pages".to_string(),
-            ),
-        ],
-    )
+    let request = known.frame.request;
+    Ok(vec![
+        commit(first(request), None, page),
+        commit(cache.and_then(first), None, page),
+        commit(
+            further,
+            Some("a further segment of an arena whose last one is full"),
+            page,
+        ),
+        commit(first(0), Some("the request does not fit into a segment"), page),
+        commit(first(request), Some(ROUNDED_HUGE), rule::HUGE_PAGE),
+        commit(further, Some(ROUNDED_HUGE), rule::HUGE_PAGE),
+    ])
 }
 
-fn main_piece(growth: &Growth, known: &Known) -> Prediction {
-    let Some(top_pad) = known.top_pad else {
-        return Prediction::none("top_pad could not be read");
-    };
-    let Asked { plain, cache } = asked(known);
-    let piece = |chunk: Option<u64>, unit| chunk.and_then(|chunk| rule::main_piece(chunk, top_pad, unit));
+fn main_piece(known: &Known) -> Result<Vec<Way>, &'static str> {
+    let top_pad = known.top_pad.ok_or(NO_TOP_PAD)?;
+    let top = known.heap.filter(|heap| heap.main).map_or(0, |heap| heap.top_size);
     let why = "the break could not be moved, so the main arena maps pieces of at least 1 MiB";
-    let (page, huge) = (known.page_size, rule::HUGE_PAGE);
-    let mut prediction = choose(
-        growth.bytes(),
-        piece(plain, page).or(piece(cache, page)),
-        [
-            (piece(cache, page), cache_reason(cache)),
-            (piece(plain, huge), "rounded up to huge pages".to_string()),
-        ],
-    );
-    prediction.reason = Some(
-        prediction
-            .reason
-            .map_or_else(|| why.to_string(), |reason| format!("{why}; {reason}")),
-    );
-    prediction
+    let piece = |top, unit| move |chunk| rule::main_piece(chunk, top_pad, top, unit);
+    let mut all = ways(known, Some(why), piece(0, known.page_size));
+    all.extend(ways(known, Some(why), piece(top, known.page_size)));
+    all.extend(ways(
+        known,
+        Some(&format!("{why}; {ROUNDED_HUGE}")),
+        piece(top, rule::HUGE_PAGE),
+    ));
+    Ok(all)
 }
 
-fn remapped(growth: &Growth, known: &Known) -> Prediction {
-    let plain = chunk::chunk_size(known.frame.request)
+fn remapped(growth: &Growth, known: &Known) -> Vec<Way> {
+    let bytes = chunk::chunk_size(known.frame.request)
         .filter(|_| known.frame.entry == Entry::Realloc)
         .and_then(|chunk| rule::mapped_block(chunk, mapping_overhead(known.version), known.page_size))
         .zip(growth.replaced)
         .and_then(|(mapping, (_, old))| mapping.checked_sub(old));
-    Prediction {
-        bytes: plain,
+    vec![Way {
+        bytes,
+        chunk: None,
         reason: None,
-    }
+    }]
 }

@@ -65,9 +65,11 @@ pub fn mapped_block(chunk: u64, overhead: u64, page_size: u64) -> Option<u64> {
     round_up(chunk.checked_add(overhead)?, page_size)
 }
 
-/// A piece of the main arena that is mapped since the break could not be moved.
-pub fn main_piece(chunk: u64, top_pad: u64, page_size: u64) -> Option<u64> {
-    Some(round_up(chunk.checked_add(top_pad)?.checked_add(MIN_CHUNK)?, page_size)?.max(MAIN_PIECE))
+/// A piece of the main arena that is mapped since the break could not be moved. The first time, the arena being
+/// contiguous until then, what its top has left is first taken off the step and then added to the mapping.
+pub fn main_piece(chunk: u64, top_pad: u64, contiguous_top: u64, page_size: u64) -> Option<u64> {
+    let step = break_step(chunk, top_pad, contiguous_top, page_size)?;
+    Some(round_up(step.checked_add(contiguous_top)?, page_size)?.max(MAIN_PIECE))
 }
 
 #[cfg(test)]

@@ -339,14 +339,14 @@ impl Story {
                     break_steps: call.break_steps,
                 },
             );
+            let served = prediction.chunk.or(chunk::asked_of_arena(frame, self.page_size()));
             step.predicted_bytes = prediction.bytes;
             step.reason = prediction.reason;
-            if let Some(chunk) = chunk::asked_of_arena(frame, self.page_size()) {
-                let own = matches!(growth.kind, StepKind::Mmap);
-                if !matches!(growth.kind, StepKind::Mremap) {
-                    let in_force = thresholds(syscall).map(|read| read.mmap_threshold);
-                    self.threshold.large_request(chunk, own, call.map_refused, in_force);
-                }
+            if let Some(chunk) = served.filter(|_| growth.kind != StepKind::Mremap) {
+                let own_mapping = growth.kind == StepKind::Mmap;
+                let in_force = thresholds(syscall).map(|read| read.mmap_threshold);
+                self.threshold
+                    .large_request(chunk, own_mapping, call.map_refused, in_force);
             }
         } else {
             step.reason = Some(match whose {

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 
-use memtrace::target::{SpawnError, Spawned, Target};
+use memtrace::target::{Moment, SpawnError, Spawned, Target};
 use memtrace_analysis::event::AllocatorKind;
 
 use support::{Folder, is_root, system_libc, system_loader};
@@ -22,23 +22,32 @@ fn shell(script: &str) -> Vec<OsString> {
     words(&["sh", "-c", script])
 }
 
-/// Starts it with a look at both stops: the targets as they were found there.
+/// Starts it with a look at both stops of the new program: the targets as they were found there.
 fn start(command: &[OsString]) -> (Spawned, Target, Option<Target>) {
     let (mut at_exec, mut at_ready) = (None, None);
-    let spawned = Spawned::start(
-        command,
-        None,
-        |pid| {
-            at_exec = Some(Target::of_pid(pid)?);
-            Ok(())
-        },
-        |pid| {
-            assert_state(pid, 't');
-            at_ready = Some(Target::of_pid(pid)?);
-            Ok(())
-        },
-    );
+    let spawned = Spawned::start(command, None, |pid, moment| {
+        match moment {
+            Moment::BeforeExec => assert!(at_exec.is_none() && at_ready.is_none()),
+            Moment::Executed => at_exec = Some(Target::of_pid(pid)?),
+            Moment::LibcMapped => {
+                assert_state(pid, 't');
+                at_ready = Some(Target::of_pid(pid)?);
+            }
+        }
+        Ok(())
+    });
     (spawned.unwrap(), at_exec.unwrap(), at_ready)
+}
+
+/// Starts it with something to be done at one moment.
+fn start_with(command: &[OsString], when: Moment, act: impl Fn(u32)) -> Spawned {
+    let at = |pid, moment| {
+        if moment == when {
+            act(pid);
+        }
+        Ok(())
+    };
+    Spawned::start(command, None, at).unwrap()
 }
 
 fn assert_state(pid: u32, state: char) {
@@ -47,7 +56,11 @@ fn assert_state(pid: u32, state: char) {
 }
 
 fn refused(command: &[&str], user: Option<&str>) -> SpawnError {
-    Spawned::start(&words(command), user, |_| panic!("no exec"), |_| panic!("no libc")).unwrap_err()
+    let never = |_, moment| {
+        assert_eq!(moment, Moment::BeforeExec, "there is no exec");
+        Ok(())
+    };
+    Spawned::start(&words(command), user, never).unwrap_err()
 }
 
 #[test]
@@ -83,16 +96,10 @@ fn libc_has_not_begun_when_the_caller_is_told() {
     let source = "#include <stdlib.h>\nint main(void) { return malloc(10) == 0; }";
     let program = folder.compile("allocates", source, &[]);
     let heap = Cell::new(true);
-    let mut child = Spawned::start(
-        &[program.into()],
-        None,
-        |_| Ok(()),
-        |pid| {
-            heap.set(std::fs::read_to_string(format!("/proc/{pid}/maps"))?.contains("[heap]"));
-            Ok(())
-        },
-    )
-    .unwrap();
+    let mut child = start_with(&[program.into()], Moment::LibcMapped, |pid| {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        heap.set(maps.contains("[heap]"));
+    });
     assert!(!heap.get(), "malloc has been called already");
     assert!(child.wait().unwrap().success());
 }
@@ -187,13 +194,8 @@ fn a_missing_library_is_the_programs_own_error() {
     ]));
     assert!(at_ready.is_some(), "the shell's own libc");
     assert_eq!(child.wait().unwrap().code(), Some(127));
-    let mut child = Spawned::start(
-        &[program.into()],
-        None,
-        |_| Ok(()),
-        |_| panic!("its libc is never mapped"),
-    )
-    .unwrap();
+    let never = |_| panic!("its libc is never mapped");
+    let mut child = start_with(&[program.into()], Moment::LibcMapped, never);
     assert_eq!(
         child.wait().unwrap().code(),
         Some(127),
@@ -242,7 +244,7 @@ fn commands_that_cannot_be_started_get_a_sentence_and_a_code() {
     elf[18..20].copy_from_slice(&[0xf3, 0]); // RISC-V
     std::fs::write(&foreign, elf).unwrap();
     std::fs::set_permissions(&foreign, PermissionsExt::from_mode(0o755)).unwrap();
-    let error = Spawned::start(&[foreign.into()], None, |_| Ok(()), |_| Ok(()));
+    let error = Spawned::start(&[foreign.into()], None, |_, _| Ok(()));
     // Either the kernel's refusal, or, where the C library hands such files to a shell, the shell's.
     match error {
         Err(error) => assert_eq!(error.exit_code(), 126),
@@ -254,22 +256,17 @@ fn commands_that_cannot_be_started_get_a_sentence_and_a_code() {
 fn an_error_of_the_caller_ends_the_child_before_it_begins() {
     let folder = Folder::new();
     let out = folder.path("out");
-    for at_exec in [true, false] {
+    for when in [Moment::BeforeExec, Moment::Executed, Moment::LibcMapped] {
         let pid = Cell::new(0);
         let touch = shell(&format!("touch {}", out.display()));
-        let error = Spawned::start(
-            &touch,
-            None,
-            |child| {
-                pid.set(child);
-                if at_exec {
-                    anyhow::bail!("the maps are full")
-                } else {
-                    Ok(())
-                }
-            },
-            |_| anyhow::bail!("the maps are full"),
-        )
+        let error = Spawned::start(&touch, None, |child, moment| {
+            pid.set(child);
+            if moment == when {
+                anyhow::bail!("the maps are full")
+            } else {
+                Ok(())
+            }
+        })
         .unwrap_err();
         assert_eq!(error.to_string(), "the maps are full");
         assert!(
@@ -282,22 +279,14 @@ fn an_error_of_the_caller_ends_the_child_before_it_begins() {
 
 #[test]
 fn signals_in_the_first_moments_reach_the_child() {
-    let kill = |signal: libc::c_int| {
-        move |pid: u32| {
-            // SAFETY: sends a signal to a child of this test.
-            assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
-            Ok(())
-        }
-    };
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGKILL] {
-        let mut child = Spawned::start(&words(&["sleep", "1000"]), None, kill(signal), |_| Ok(())).unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(signal), "sent at the exec");
-        let mut child = Spawned::start(&words(&["sleep", "1000"]), None, |_| Ok(()), kill(signal)).unwrap();
-        assert_eq!(
-            child.wait().unwrap().signal(),
-            Some(signal),
-            "sent with the libc mapped"
-        );
+        for when in [Moment::Executed, Moment::LibcMapped] {
+            let mut child = start_with(&words(&["sleep", "1000"]), when, |pid| {
+                // SAFETY: sends a signal to a child of this test.
+                assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+            });
+            assert_eq!(child.wait().unwrap().signal(), Some(signal), "sent at {when:?}");
+        }
     }
 }
 
@@ -316,9 +305,8 @@ fn a_stop_in_the_first_moments_holds_until_the_child_is_continued() {
             // SAFETY: as above.
             unsafe { libc::kill(pid as i32, libc::SIGCONT) };
         });
-        Ok(())
     };
-    let mut child = Spawned::start(&shell("exit 4"), None, stop, |_| Ok(())).unwrap();
+    let mut child = start_with(&shell("exit 4"), Moment::Executed, stop);
     assert_eq!(child.wait().unwrap().code(), Some(4));
 }
 
@@ -387,13 +375,14 @@ fn another_user_is_become_before_the_exec() {
         out.display()
     );
     let ready = Cell::new(false);
-    let on_ready = |pid| {
-        let target = Target::of_pid(pid)?;
-        assert_eq!(target.allocator.kind, AllocatorKind::Glibc);
-        ready.set(true);
+    let look = |pid, moment| {
+        if moment == Moment::LibcMapped {
+            assert_eq!(Target::of_pid(pid)?.allocator.kind, AllocatorKind::Glibc);
+            ready.set(true);
+        }
         Ok(())
     };
-    let mut child = Spawned::start(&shell(&script), Some("nobody"), |_| Ok(()), on_ready).unwrap();
+    let mut child = Spawned::start(&shell(&script), Some("nobody"), look).unwrap();
     assert!(child.wait().unwrap().success() && ready.get());
     let identity = std::fs::read_to_string(&out).unwrap();
     assert!(identity.contains("Uid:\t65534\t65534\t65534\t65534"), "{identity}");

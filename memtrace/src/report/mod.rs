@@ -1,7 +1,10 @@
 //! Renderers: functions from a report to bytes.
 
+pub mod events;
 pub mod json;
+pub mod layout;
 pub mod plain;
+pub mod probes;
 pub mod style;
 pub mod text;
 pub mod units;

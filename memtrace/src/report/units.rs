@@ -27,22 +27,26 @@ pub fn plural(n: u64, noun: &str) -> String {
 
 /// Bytes a program asked for: `640.3 KB`.
 pub fn asked(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 4] = [
-        (1_000_000_000_000, "TB"),
-        (1_000_000_000, "GB"),
-        (1_000_000, "MB"),
-        (1000, "KB"),
-    ];
-    // A value that would round up to a thousand of its unit is shown in the next one: 999 960 is 1.0 MB.
-    for (size, unit) in UNITS {
-        if u128::from(bytes) * 1000 >= u128::from(size) * 999 && bytes >= 1000 {
-            let tenths = (u128::from(bytes) * 10 + u128::from(size) / 2) / u128::from(size);
-            if tenths >= 10 {
-                return format!("{}.{} {unit}", count((tenths / 10) as u64), tenths % 10);
-            }
-        }
+    if bytes < 1000 {
+        return plural(bytes, "byte");
     }
-    plural(bytes, "byte")
+    let mut size = 1000;
+    for unit in ["KB", "MB", "GB"] {
+        let tenths = tenths_of(bytes, size);
+        // What would round up to a thousand of a unit is shown in the next one: 999 960 is 1.0 MB.
+        if tenths < 10_000 {
+            return format!("{}.{} {unit}", tenths / 10, tenths % 10);
+        }
+        size *= 1000;
+    }
+    let tenths = tenths_of(bytes, size);
+    format!("{}.{} TB", count(tenths / 10), tenths % 10)
+}
+
+/// Tenths of `size` in `bytes`, rounded.
+fn tenths_of(bytes: u64, size: u64) -> u64 {
+    let tenths = (u128::from(bytes) * 10 + u128::from(size) / 2) / u128::from(size);
+    u64::try_from(tenths).unwrap_or(u64::MAX)
 }
 
 /// Memory in pages: `132 KiB`, `2 052 KiB`, `64 MiB`; KiB stay exact up to 10 MiB.
@@ -53,7 +57,7 @@ pub fn pages(bytes: u64) -> String {
     match bytes {
         0 => "0 KiB".to_owned(),
         _ if bytes < KIB => plural(bytes, "byte"),
-        _ if bytes >= MIB && bytes < GIB && bytes.is_multiple_of(MIB) && bytes / MIB >= 4 => {
+        _ if (4 * MIB..GIB).contains(&bytes) && bytes.is_multiple_of(MIB) => {
             format!("{} MiB", bytes / MIB)
         }
         _ if bytes < 10 * MIB => tenths(bytes, KIB, "KiB"),
@@ -64,8 +68,8 @@ pub fn pages(bytes: u64) -> String {
 
 /// Resident memory: `2.1 MB`.
 pub fn resident(bytes: u64) -> String {
-    let tenths = (u128::from(bytes) * 10 + 500_000) / 1_000_000;
-    format!("{}.{} MB", count((tenths / 10) as u64), tenths % 10)
+    let tenths = tenths_of(bytes, 1_000_000);
+    format!("{}.{} MB", count(tenths / 10), tenths % 10)
 }
 
 /// A difference with its sign, by one of the functions above: `-788 KiB`, `+0.7 MB`; no sign for none.
@@ -105,8 +109,8 @@ fn tenths(bytes: u64, size: u64, unit: &str) -> String {
     if bytes.is_multiple_of(size) {
         return format!("{} {unit}", count(bytes / size));
     }
-    let tenths = (u128::from(bytes) * 10 + u128::from(size) / 2) / u128::from(size);
-    format!("{}.{} {unit}", count((tenths / 10) as u64), tenths % 10)
+    let tenths = tenths_of(bytes, size);
+    format!("{}.{} {unit}", count(tenths / 10), tenths % 10)
 }
 
 #[cfg(test)]

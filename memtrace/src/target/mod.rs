@@ -27,7 +27,7 @@ use memtrace_analysis::event::{Allocator, Module};
 pub use error::TargetError;
 pub use printable::printable;
 pub use select::{pids_by_name, pids_in_cgroup};
-pub use spawn::{SpawnError, Spawned};
+pub use spawn::{Moment, SpawnError, Spawned};
 
 use image::Image;
 use process::Process;

@@ -116,17 +116,12 @@ impl SpawnError {
 }
 
 impl Spawned {
-    /// Starts `command` (found through PATH), as `user` where one is given.
-    ///
-    /// `on_exec` is called when the new program is in place and has not executed an instruction: what is counted from
-    /// here on is all of it. `on_ready` is called when its libc's code is mapped and none of it has been executed (for a
-    /// static program: right after `on_exec`); it is not called if the process ends before. At both the child is
-    /// stopped; when `start` returns it runs, or has ended. An error of either ends the child.
+    /// Starts `command` (found through PATH), as `user` where one is given, and calls `at` at each [`Moment`] with the
+    /// child stopped. When `start` returns, the child runs by itself or has ended. An error of `at` ends the child.
     pub fn start(
         command: &[OsString],
         user: Option<&str>,
-        on_exec: impl FnOnce(u32) -> anyhow::Result<()>,
-        on_ready: impl FnOnce(u32) -> anyhow::Result<()>,
+        mut at: impl FnMut(u32, Moment) -> anyhow::Result<()>,
     ) -> Result<Self, SpawnError> {
         let program = command.first().ok_or(SpawnError::NoCommand)?;
         let identity = user.map(Identity::of).transpose()?;
@@ -134,8 +129,9 @@ impl Spawned {
         let child = Tracee { pid: launch.pid };
         let spawned = child.pidfd().and_then(|pidfd| {
             child.seize()?;
+            at(child.pid as u32, Moment::BeforeExec).map_err(SpawnError::Caller)?;
             launch.go().map_err(trace("letting the child go on"))?;
-            Ok((child.run_until_ready(on_exec, on_ready)?, pidfd))
+            Ok((child.run_until_ready(&mut at)?, pidfd))
         });
         let pid = child.pid as u32;
         match spawned {
@@ -186,6 +182,18 @@ impl AsFd for Spawned {
     }
 }
 
+/// When a child is stopped on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Moment {
+    /// It is still a copy of memtrace, and the exec is the next thing it does. Not the place for a look at it.
+    BeforeExec,
+    /// The new program is in place and has not executed an instruction.
+    Executed,
+    /// The code of its libc is mapped and has not been executed; for a program without one to wait for, straight after
+    /// `Executed`. It does not come to this when the process ends before, for want of a library for example.
+    LibcMapped,
+}
+
 /// How far a child has come.
 enum Reached {
     Ready,
@@ -228,11 +236,7 @@ impl Tracee {
         )
     }
 
-    fn run_until_ready(
-        &self,
-        on_exec: impl FnOnce(u32) -> anyhow::Result<()>,
-        on_ready: impl FnOnce(u32) -> anyhow::Result<()>,
-    ) -> Result<Reached, SpawnError> {
+    fn run_until_ready(&self, at: &mut impl FnMut(u32, Moment) -> anyhow::Result<()>) -> Result<Reached, SpawnError> {
         let pid = self.pid as u32;
         loop {
             match self.next_stop()? {
@@ -241,7 +245,7 @@ impl Tracee {
                 other => self.resume(libc::PTRACE_CONT, &other)?,
             }
         }
-        on_exec(pid).map_err(SpawnError::Caller)?;
+        at(pid, Moment::Executed).map_err(SpawnError::Caller)?;
         let mut stop = Stop::Exec;
         let mut loaded = Loaded {
             code: Vec::new(),
@@ -249,7 +253,7 @@ impl Tracee {
         };
         loop {
             if matches!(stop, Stop::Exec | Stop::Syscall) && self.is_ready(&stop, &mut loaded)? {
-                on_ready(pid).map_err(SpawnError::Caller)?;
+                at(pid, Moment::LibcMapped).map_err(SpawnError::Caller)?;
                 self.ptrace(libc::PTRACE_DETACH, 0, "letting go of the child (ptrace)")?;
                 return Ok(Reached::Ready);
             }

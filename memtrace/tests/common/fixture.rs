@@ -185,7 +185,7 @@ pub fn brk_steps() -> Report {
         }],
         findings: vec![Finding {
             kind: "break_steps_confirmed".into(),
-            text: "each of the 6 steps of the break is as long as glibc's rule says".into(),
+            text: "all 6 steps of the break are as glibc's rule predicts".into(),
             confidence: Confidence::Proven,
             because: None,
         }],

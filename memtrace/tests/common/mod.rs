@@ -1,4 +1,9 @@
-//! Helpers of the integration tests.
+//! Helpers of the integration tests; each test file uses what it needs.
+#![expect(
+    dead_code,
+    reason = "every test file compiles this module for itself and uses a part of it"
+)]
 
 pub mod fixture;
 pub mod golden;
+pub mod run;

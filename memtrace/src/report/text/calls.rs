@@ -3,7 +3,7 @@
 use memtrace_analysis::event::Entry;
 use memtrace_analysis::report::Report;
 
-use super::layout::Section;
+use crate::report::layout::Section;
 use crate::report::units::{asked, count, plural};
 
 pub fn allocations(report: &Report) -> Section {
@@ -38,6 +38,21 @@ pub fn allocations(report: &Report) -> Section {
     section
 }
 
+/// What is left, which only a trace from birth can say exactly.
+pub fn live(report: &Report) -> Section {
+    let mut section = Section::new("LIVE");
+    if report.coverage.capabilities.probed.is_empty() || report.target.execs > 0 {
+        return section;
+    }
+    let live = plural(report.live_blocks, "block");
+    if report.target.from_birth {
+        section.line(format!("{live} not freed"));
+    } else if report.live_blocks > 0 {
+        section.line(format!("at least {live} of this trace not freed"));
+    }
+    section
+}
+
 pub fn freed(report: &Report) -> Section {
     let mut section = Section::new("FREED");
     if report.coverage.capabilities.probed.is_empty() {
@@ -57,6 +72,9 @@ pub fn freed(report: &Report) -> Section {
     );
     if freed.null > 0 {
         line += &format!("   of NULL {}", count(freed.null));
+    }
+    if freed.from_before > 0 {
+        line += &format!("   at least {} from before the attach", count(freed.from_before));
     }
     if freed.mapped_blocks > 0 {
         line += &format!(

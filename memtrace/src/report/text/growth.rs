@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use memtrace_analysis::report::{Growth, Report, Step, StepBucket, StepKind};
 
-use super::layout::{Align, Section, Table};
 use super::steps;
+use crate::report::layout::{Align, Section, Table};
 use crate::report::units::{at, count, pages, plural};
 
 /// Sizes named in one line; more get a table.
@@ -24,7 +24,7 @@ pub fn growth(report: &Report) -> Section {
         section.line("none: every block was served from memory the allocator already had");
     }
     if growth.histogram.len() > BUCKETS_IN_LINE {
-        section.table(&buckets(&growth.histogram));
+        section.table(&buckets(&growth.histogram, growth.histogram_omitted));
     }
     if !growth.steps.is_empty() {
         section.table(&steps::table(report));
@@ -45,16 +45,25 @@ fn headlines(growth: &Growth) -> Vec<String> {
             verdict(
                 growth.brk_steps_total,
                 growth.brk_steps_matching,
-                growth.brk_steps_unpredicted
+                growth.brk_steps_unpredicted,
+                growth.brk_steps_direct
             )
         ));
     }
     if growth.mapped_blocks > 0 {
         lines.push(format!(
-            "{} with a mapping of its own, {}{}",
+            "{} with a mapping of its own, {}{}, {}",
             plural(growth.mapped_blocks, "block"),
             pages(growth.mapped_bytes),
-            in_line(&growth.histogram, &[StepKind::Mmap])
+            in_line(&growth.histogram, &[StepKind::Mmap]),
+            verdict(growth.mapped_blocks, growth.mapped_matching, 0, 0)
+        ));
+    }
+    if growth.main_pieces > 0 {
+        lines.push(format!(
+            "{} of the main arena mapped, {}, since the break is blocked",
+            plural(growth.main_pieces, "piece"),
+            pages(growth.main_piece_bytes)
         ));
     }
     if growth.arena_steps_total > 0 {
@@ -63,7 +72,7 @@ fn headlines(growth: &Growth) -> Vec<String> {
             plural(growth.arena_steps_total, "step"),
             pages(growth.arena_bytes),
             in_line(&growth.histogram, &[StepKind::Arena]),
-            verdict(growth.arena_steps_total, growth.arena_steps_matching, 0)
+            verdict(growth.arena_steps_total, growth.arena_steps_matching, 0, 0)
         ));
     }
     lines
@@ -82,7 +91,7 @@ fn in_line(histogram: &[StepBucket], kinds: &[StepKind]) -> String {
     format!(": {}", sizes.join(", "))
 }
 
-fn verdict(total: u64, matching: u64, unpredicted: u64) -> String {
+fn verdict(total: u64, matching: u64, unpredicted: u64, direct: u64) -> String {
     if matching == total {
         return "all as glibc's rule predicts".to_owned();
     }
@@ -90,7 +99,13 @@ fn verdict(total: u64, matching: u64, unpredicted: u64) -> String {
     if unpredicted > 0 {
         text += &format!(", {} without a prediction", count(unpredicted));
     }
-    let otherwise = total.saturating_sub(matching).saturating_sub(unpredicted);
+    if direct > 0 {
+        text += &format!(", {} made by no allocation", count(direct));
+    }
+    let otherwise = total
+        .saturating_sub(matching)
+        .saturating_sub(unpredicted)
+        .saturating_sub(direct);
     if otherwise > 0 {
         text += &format!(", {} otherwise", count(otherwise));
     }
@@ -98,7 +113,7 @@ fn verdict(total: u64, matching: u64, unpredicted: u64) -> String {
 }
 
 /// The most frequent sizes.
-fn buckets(histogram: &[StepBucket]) -> Table {
+fn buckets(histogram: &[StepBucket], omitted: u64) -> Table {
     let mut sorted: Vec<&StepBucket> = histogram.iter().collect();
     sorted.sort_by(|a, b| {
         b.count
@@ -124,8 +139,12 @@ fn buckets(histogram: &[StepBucket]) -> Table {
         let times: u64 = rest.iter().map(|bucket| bucket.count).sum();
         table.remark(format!(
             "... {} of {} more sizes",
-            plural(times, "step"),
-            count(rest.len() as u64)
+            plural(times.saturating_add(omitted), "step"),
+            if omitted > 0 {
+                "many".to_owned()
+            } else {
+                count(rest.len() as u64)
+            }
         ));
     }
     table
@@ -135,12 +154,14 @@ fn buckets(histogram: &[StepBucket]) -> Table {
 fn mismatches(section: &mut Section, report: &Report) {
     let mut by_reason: BTreeMap<&str, Vec<&Step>> = BTreeMap::new();
     for step in &report.growth.steps {
-        let otherwise = step.predicted_bytes.is_some_and(|predicted| predicted != step.bytes);
-        match &step.reason {
-            Some(reason) => by_reason.entry(reason.as_str()).or_default().push(step),
-            None if otherwise => by_reason.entry("reason not known").or_default().push(step),
-            None => {}
-        }
+        let reason = match (&step.reason, step.predicted_bytes) {
+            // A step may have its remark and still be as predicted.
+            (_, Some(predicted)) if predicted == step.bytes => continue,
+            (Some(reason), _) => reason.as_str(),
+            (None, Some(_)) => "reason not known",
+            (None, None) => continue,
+        };
+        by_reason.entry(reason).or_default().push(step);
     }
     for (reason, steps) in by_reason {
         let [first, ..] = steps.as_slice() else { continue };

@@ -3,14 +3,14 @@
 use memtrace_analysis::event::{AllocatorKind, EndReason};
 use memtrace_analysis::report::{Confidence, Coverage, Report, TargetSection};
 
-use super::layout::{Page, Section};
+use crate::report::layout::{Page, Section};
 use crate::report::units::{change, count, lasting, pages, plural, resident};
 
 pub fn head(page: &mut Page, report: &Report) {
     let Report { target, coverage, .. } = report;
     let facts = [
         allocator(target),
-        plural(target.threads.into(), "thread"),
+        plural(target.threads.max(1).into(), "thread"),
         lasting(coverage.duration_ns),
         completeness(target, coverage),
     ];
@@ -19,7 +19,10 @@ pub fn head(page: &mut Page, report: &Report) {
     if target.command != target.name && !target.command.is_empty() {
         page.faint(&format!("          {}", shortened(&target.command)));
     }
-    for line in [memory(target), ending(target, coverage)].into_iter().flatten() {
+    for line in [memory(target), life(report), ending(target, coverage)]
+        .into_iter()
+        .flatten()
+    {
         page.faint(&format!("          {line}"));
     }
 }
@@ -70,10 +73,44 @@ fn completeness(target: &TargetSection, coverage: &Coverage) -> String {
     format!("{counted}, {lost}")
 }
 
+/// Threads and children that came and went.
+fn life(report: &Report) -> Option<String> {
+    let life = &report.threads;
+    let mut parts = Vec::new();
+    if life.started > 0 {
+        parts.push(format!(
+            "{} started, {} ended",
+            plural(life.started, "thread"),
+            count(life.exited)
+        ));
+    }
+    if life.forks > 0 {
+        let traced = match life.forks_followed {
+            0 => " (not traced; --follow does)".to_owned(),
+            n if n == life.forks => " (traced)".to_owned(),
+            n => format!(" ({} traced)", count(n)),
+        };
+        parts.push(format!(
+            "{} made{traced}",
+            if life.forks == 1 {
+                "1 child process".to_owned()
+            } else {
+                format!("{} child processes", count(life.forks))
+            }
+        ));
+    }
+    (!parts.is_empty()).then(|| parts.join("   "))
+}
+
 fn memory(target: &TargetSection) -> Option<String> {
     let mut parts = Vec::new();
-    if let (Some(begin), Some(end)) = (target.resident_bytes_begin, target.resident_bytes_end) {
-        parts.push(format!("RSS {} -> {}", resident(begin), resident(end)));
+    match (target.resident_bytes_begin, target.resident_bytes_end) {
+        // At its birth a process has next to nothing.
+        (Some(begin), Some(end)) if !target.from_birth => {
+            parts.push(format!("RSS {} -> {}", resident(begin), resident(end)));
+        }
+        (_, Some(end)) => parts.push(format!("RSS {} at the end", resident(end))),
+        (_, None) => {}
     }
     if let (Some(begin), Some(end)) = (target.break_begin, target.break_end)
         && target.execs == 0

@@ -3,7 +3,7 @@
 //! ```text
 //! head line           who, which allocator, how long, how complete
 //! IN SHORT            the findings, a sentence each
-//! ALLOCATIONS FREED   what the program did
+//! ALLOCATIONS FREED   what the program did, and what is left (LIVE)
 //! HEAP GROWTH         what the allocator asked the system for, and why
 //! RETURNED            what went back
 //! MMAP THRESHOLD      where blocks begin to get a mapping of their own
@@ -14,15 +14,14 @@
 mod calls;
 mod growth;
 mod head;
-mod layout;
 mod rest;
 mod returned;
 mod steps;
 
 use memtrace_analysis::report::Report;
 
+use super::layout::{Page, Section};
 use super::style::Style;
-use layout::Page;
 
 /// The whole text, each process with a part of its own.
 pub fn render(reports: &[Report], style: Style) -> String {
@@ -40,7 +39,7 @@ fn process(page: &mut Page, report: &Report) {
     head::head(page, report);
     let parts = [
         vec![head::findings(report)],
-        vec![calls::allocations(report), calls::freed(report)],
+        vec![calls::allocations(report), calls::freed(report), calls::live(report)],
         vec![growth::growth(report)],
         vec![returned::returned(report)],
         vec![rest::threshold(report)],
@@ -48,7 +47,7 @@ fn process(page: &mut Page, report: &Report) {
         vec![rest::not_seen(report)],
     ];
     for part in parts {
-        if part.iter().all(layout::Section::is_empty) {
+        if part.iter().all(Section::is_empty) {
             continue;
         }
         page.gap();

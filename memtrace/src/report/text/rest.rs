@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use memtrace_analysis::event::SyscallKind;
-use memtrace_analysis::report::{DirectGroup, DirectKind, Report, ThresholdChange};
+use memtrace_analysis::report::{DirectGroup, DirectKind, Report, ThresholdChange, ThresholdSection};
 
-use super::layout::{Align, Section, Table};
+use crate::report::layout::{Align, Section, Table};
 use crate::report::units::{at, count, pages, plural};
 
 /// Changes of the threshold shown at the head and the tail of a long history.
@@ -35,7 +35,7 @@ pub fn threshold(report: &Report) -> Section {
                 pages(first.trim_threshold),
                 pages(last.trim_threshold)
             ));
-            section.table(&history(&threshold.history, report.coverage.begin_ns));
+            section.table(&history(threshold, report.coverage.begin_ns));
         }
     }
     if threshold.dynamic == Some(false) {
@@ -55,38 +55,34 @@ pub fn threshold(report: &Report) -> Section {
     section
 }
 
-fn history(history: &[ThresholdChange], begin: u64) -> Table {
+fn history(threshold: &ThresholdSection, begin: u64) -> Table {
+    let history = threshold.history.as_slice();
     let mut table = Table::new(&[
         ("at", Align::Right),
         ("mmap", Align::Right),
         ("trim", Align::Right),
         ("cause", Align::Left),
     ]);
-    let mut add = |change: &ThresholdChange| {
-        table.row(vec![
+    let row = |change: &ThresholdChange| {
+        vec![
             at(change.time_ns.saturating_sub(begin)),
             pages(change.mmap_threshold),
             pages(change.trim_threshold),
             change.cause.clone(),
-        ]);
+        ]
     };
-    if history.len() <= HEAD + TAIL + 1 {
-        history.iter().for_each(add);
+    if history.len() <= HEAD + TAIL + 1 && threshold.history_omitted == 0 {
+        history.iter().for_each(|change| table.row(row(change)));
         return table;
     }
-    history.iter().take(HEAD).for_each(&mut add);
+    history.iter().take(HEAD).for_each(|change| table.row(row(change)));
+    let hidden = history.len().saturating_sub(HEAD + TAIL) as u64;
     table.remark(format!(
         "... {} more changes",
-        count((history.len() - HEAD - TAIL) as u64)
+        count(hidden.saturating_add(threshold.history_omitted))
     ));
-    for change in history.iter().skip(history.len() - TAIL) {
-        table.row(vec![
-            at(change.time_ns.saturating_sub(begin)),
-            pages(change.mmap_threshold),
-            pages(change.trim_threshold),
-            change.cause.clone(),
-        ]);
-    }
+    let tail = history.len().saturating_sub(TAIL).max(HEAD);
+    history.iter().skip(tail).for_each(|change| table.row(row(change)));
     table
 }
 

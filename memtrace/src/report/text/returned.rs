@@ -3,7 +3,7 @@
 use memtrace_analysis::event::Entry;
 use memtrace_analysis::report::{Report, TrimReport};
 
-use super::layout::Section;
+use crate::report::layout::Section;
 use crate::report::units::{at, change, count, pages, plural, resident};
 
 /// malloc_trim calls shown one by one at the head and at the tail of a long list.
@@ -43,6 +43,15 @@ pub fn returned(report: &Report) -> Section {
     } else if report.calls.get(Entry::Free.name()).is_some_and(|calls| *calls > 0) {
         section.line("free: no block");
     }
+    let others = [
+        ("realloc", returned.by_realloc_bytes),
+        ("allocating calls", returned.by_other_calls_bytes),
+    ];
+    for (who, bytes) in others {
+        if bytes > 0 {
+            section.line(format!("{who}: {}", pages(bytes)));
+        }
+    }
     trims(&mut section, report);
     if section.is_empty() {
         section.line("nothing: no free, no malloc_trim");
@@ -53,7 +62,7 @@ pub fn returned(report: &Report) -> Section {
 fn trims(section: &mut Section, report: &Report) {
     let trims = &report.trims;
     let begin = report.coverage.begin_ns;
-    if trims.len() <= HEAD + TAIL + 1 {
+    if trims.len() <= HEAD + TAIL + 1 && report.trims_omitted == 0 {
         for trim in trims {
             section.line(one(trim, begin));
         }
@@ -64,9 +73,9 @@ fn trims(section: &mut Section, report: &Report) {
     }
     section.faint(format!(
         "... {} more calls of malloc_trim",
-        count((trims.len() - HEAD - TAIL) as u64)
+        count((trims.len().saturating_sub(HEAD + TAIL) as u64).saturating_add(report.trims_omitted))
     ));
-    for trim in trims.iter().skip(trims.len() - TAIL) {
+    for trim in trims.iter().skip(trims.len().saturating_sub(TAIL).max(HEAD)) {
         section.line(one(trim, begin));
     }
     section.line(format!(
@@ -98,6 +107,9 @@ fn one(trim: &TrimReport, begin: u64) -> String {
             plural(trim.madvise_calls, "call"),
             pages(trim.madvised_bytes)
         ));
+    }
+    if trim.unmapped_bytes > 0 {
+        parts.push(format!("{} unmapped", pages(trim.unmapped_bytes)));
     }
     if let Some(after) = &trim.after
         && let (Some(from), Some(to)) = (trim.before.resident_bytes, after.resident_bytes)

@@ -1,8 +1,8 @@
 //! The list of steps, long ones shortened: runs of equal steps to their first ones and the last.
 
-use memtrace_analysis::report::{Batch, Cause, Report, Step, StepKind};
+use memtrace_analysis::report::{Batch, BatchScope, Cause, DIRECT, MAX_STEPS, Report, Step, StepKind, UNKNOWN};
 
-use super::layout::{Align, Table};
+use crate::report::layout::{Align, Table};
 use crate::report::units::{asked, at, count, pages, plural};
 
 /// Up to so many steps are all shown.
@@ -74,8 +74,14 @@ fn row(report: &Report, index: usize, step: &Step, kinds: bool) -> Vec<String> {
     if step.predicted_bytes.is_some_and(|predicted| predicted != step.bytes) {
         size.insert_str(0, "! ");
     }
+    // Where the middle was not kept, the steps behind it keep their numbers.
+    let left_out = if index < MAX_STEPS {
+        0
+    } else {
+        report.growth.steps_omitted
+    };
     let mut cells = vec![
-        count(index as u64 + 1),
+        count(index as u64 + left_out + 1),
         at(step.time_ns.saturating_sub(report.coverage.begin_ns)),
         step.tid.to_string(),
         size,
@@ -88,10 +94,11 @@ fn row(report: &Report, index: usize, step: &Step, kinds: bool) -> Vec<String> {
 }
 
 fn cause(cause: &Cause) -> String {
-    if cause.entry == "direct" {
-        return "no allocation".to_owned();
+    match cause.entry.as_str() {
+        DIRECT => "no allocation".to_owned(),
+        UNKNOWN => "unknown".to_owned(),
+        entry => format!("{entry}({})", cause.request),
     }
-    format!("{}({})", cause.entry, cause.request)
 }
 
 fn batch(batch: &Batch, from_birth: bool) -> String {
@@ -101,7 +108,16 @@ fn batch(batch: &Batch, from_birth: bool) -> String {
     if batch.blocks == 0 {
         return "-".to_owned();
     }
-    format!("{}, {}", plural(batch.blocks, "block"), asked(batch.requested_bytes))
+    let whose = match batch.scope {
+        BatchScope::Process => "",
+        BatchScope::Thread => " of the thread",
+        BatchScope::Threads => " of the arena's threads",
+    };
+    format!(
+        "{}, {}{whose}",
+        plural(batch.blocks, "block"),
+        asked(batch.requested_bytes)
+    )
 }
 
 /// True for steps a reader need not see side by side.

@@ -1,0 +1,195 @@
+//! The analysis held against a simulated program whose truth is known.
+
+use crate::script::{MAIN, Op, any_op, plain, run, run_threads, settings};
+use memtrace_analysis::Analyzer;
+use memtrace_analysis::event::{Entry, Event};
+use memtrace_analysis::report::{Report, StepKind};
+use memtrace_analysis::sim::{Settings, Truth};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn analyse(events: &[Event]) -> Report {
+    let mut analyzer = Analyzer::new();
+    events.iter().cloned().for_each(|event| analyzer.push(event));
+    analyzer.report()
+}
+
+fn steps(truth: &Truth, kind: StepKind) -> (u64, u64) {
+    truth
+        .steps
+        .iter()
+        .filter(|step| step.kind == kind)
+        .fold((0, 0), |(count, bytes), step| (count + 1, bytes + step.bytes))
+}
+
+/// What must agree whatever the program did.
+fn agrees(report: &Report, truth: &Truth) -> Result<(), TestCaseError> {
+    let growth = &report.growth;
+    let listed: Vec<(StepKind, u64)> = growth.steps.iter().map(|step| (step.kind, step.bytes)).collect();
+    let made: Vec<(StepKind, u64)> = truth.steps.iter().map(|step| (step.kind, step.bytes)).collect();
+    prop_assert_eq!(listed, made, "steps in order");
+    prop_assert_eq!((growth.brk_steps_total, growth.brk_bytes), steps(truth, StepKind::Brk));
+    prop_assert_eq!(
+        (growth.main_pieces, growth.main_piece_bytes),
+        steps(truth, StepKind::MmapMain)
+    );
+    prop_assert_eq!(growth.mapped_blocks, steps(truth, StepKind::Mmap).0);
+    prop_assert_eq!(report.allocated.blocks, truth.blocks);
+    prop_assert_eq!(report.allocated.requested_bytes, truth.requested_bytes);
+    prop_assert_eq!(report.allocated.failed, truth.failed);
+    prop_assert_eq!(report.freed.blocks, truth.freed_blocks);
+    prop_assert_eq!(report.freed.chunk_bytes, truth.freed_bytes);
+    prop_assert_eq!(report.freed.from_before, 0);
+    prop_assert_eq!(report.live_blocks, truth.blocks - truth.freed_blocks);
+    prop_assert_eq!(report.returned.by_free_munmap_bytes, truth.freed_by_munmap_bytes);
+    prop_assert_eq!(report.returned.by_free_trim_bytes, truth.freed_by_trim_bytes);
+    prop_assert_eq!(report.returned.by_trim_bytes, truth.trimmed_bytes);
+    let history: Vec<u64> = report
+        .threshold
+        .history
+        .iter()
+        .skip(1)
+        .map(|change| change.mmap_threshold)
+        .collect();
+    prop_assert_eq!(history, truth.thresholds.clone());
+    prop_assert_eq!(report.threshold.agrees_with_process, Some(true));
+    prop_assert!(report.threshold.history.iter().all(|change| change.confirmed));
+    prop_assert!(report.coverage.oddities.is_empty());
+    Ok(())
+}
+
+/// Each growth an allocator call made is as the rule says.
+fn all_predicted(report: &Report) -> Result<(), TestCaseError> {
+    for step in report.growth.steps.iter().filter(|step| step.cause.entry != "direct") {
+        prop_assert_eq!(step.predicted_bytes, Some(step.bytes), "{:?}", step);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn every_growth_of_one_thread_is_predicted(settings in settings(), ops in vec(plain(), 0..120)) {
+        let (events, truth) = run(settings, &ops);
+        let report = analyse(&events);
+        agrees(&report, &truth)?;
+        all_predicted(&report)?;
+        prop_assert_eq!(report.growth.brk_steps_matching, report.growth.brk_steps_total);
+        prop_assert_eq!(report.threshold.requests_otherwise, 0);
+    }
+
+    #[test]
+    fn foreign_breaks_and_refusals_carry_their_reason(settings in settings(), ops in vec(any_op(), 0..120)) {
+        let (events, truth) = run(settings, &ops);
+        let report = analyse(&events);
+        agrees(&report, &truth)?;
+        all_predicted(&report)?;
+        let by_allocator = truth.steps.iter().filter(|step| step.kind == StepKind::Brk && step.by_allocator).count();
+        prop_assert_eq!(report.growth.brk_steps_matching, by_allocator as u64);
+        for step in report.growth.steps.iter().filter(|step| step.cause.entry == "direct") {
+            prop_assert!(step.reason.is_some());
+        }
+    }
+
+    #[test]
+    fn thread_arenas_are_predicted_too(settings in settings(), ops in vec((0u32..4, plain()), 0..120)) {
+        let (events, truth) = run_threads(settings, 3, &ops);
+        let report = analyse(&events);
+        agrees(&report, &truth)?;
+        all_predicted(&report)?;
+        prop_assert_eq!(report.growth.arena_steps_matching, report.growth.arena_steps_total);
+    }
+
+    /// The batches of one thread and the causes of the growths between them are all its blocks but those after the
+    /// last growth.
+    #[test]
+    fn batches_leave_nothing_out(settings in settings(), ops in vec(plain(), 0..120)) {
+        let (events, _) = run(settings, &ops);
+        let report = analyse(&events);
+        let Some(last) = report.growth.steps.last() else { return Ok(()) };
+        let batches: u64 = report.growth.steps.iter().map(|step| step.batch.blocks).sum();
+        let mut causes: Vec<u64> = Vec::new();
+        let mut until_last = 0;
+        for event in &events {
+            if let memtrace_analysis::event::EventKind::Syscall(syscall) = &event.kind
+                && let Some(frame) = syscall.frame
+                && event.time_ns <= last.time_ns
+            {
+                let grew = report.growth.steps.iter().any(|step| step.time_ns == event.time_ns);
+                if grew && frame.makes_block() && !causes.contains(&frame.call) {
+                    causes.push(frame.call);
+                }
+                until_last = syscall.snapshot.allocated_blocks;
+            }
+        }
+        prop_assert_eq!(batches + causes.len() as u64, until_last);
+    }
+
+    #[test]
+    fn order_within_the_window_does_not_matter(
+        ops in vec(plain(), 0..60),
+        order in vec(any::<prop::sample::Index>(), 0..30),
+    ) {
+        let (events, _) = run(Settings::default(), &ops);
+        let mut shuffled = events.clone();
+        // The start stands first, the end last; neighbours of one moment swap.
+        for index in order {
+            let at = 1 + index.index(shuffled.len().max(4) - 3);
+            if at + 2 < shuffled.len() {
+                shuffled.swap(at, at + 1);
+            }
+        }
+        prop_assert_eq!(analyse(&shuffled), analyse(&events));
+    }
+}
+
+#[test]
+fn ten_thousand_small_blocks_are_the_story_everybody_knows() {
+    let mut ops: Vec<Op> = (0..10_000).map(|_| Op::Allocate(Entry::Malloc, 64, 0)).collect();
+    ops.extend((0..10_000).map(|_| Op::Free(any_index())));
+    ops.push(Op::Trim(0));
+    let (events, truth) = run(
+        Settings {
+            trim_threshold: u64::MAX,
+            dynamic: false,
+            ..Settings::default()
+        },
+        &ops,
+    );
+    let report = analyse(&events);
+    assert_eq!(report.calls["malloc"], 10_000);
+    assert_eq!(report.growth.brk_steps_total, 6);
+    assert!(
+        report
+            .growth
+            .steps
+            .iter()
+            .all(|step| step.bytes == 132 << 10 && step.predicted_bytes == Some(132 << 10))
+    );
+    let batches: Vec<u64> = report.growth.steps.iter().map(|step| step.batch.blocks).collect();
+    assert_eq!(batches[0], 0);
+    assert!(
+        batches[1..].iter().all(|blocks| (1675..1690).contains(blocks)),
+        "{batches:?}"
+    );
+    assert_eq!(report.returned.frees_nothing, 10_000);
+    assert_eq!(report.trims.len(), 1);
+    assert_eq!(report.trims[0].returned_bytes, truth.trimmed_bytes);
+    assert_eq!(
+        report.trims[0].before.break_end.unwrap() - report.trims[0].after.unwrap().break_end.unwrap(),
+        truth.trimmed_bytes
+    );
+    assert_eq!(report.target.pid, MAIN);
+    assert_eq!(report.live_blocks, 0);
+}
+
+/// The first of what is left.
+fn any_index() -> prop::sample::Index {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    any::<prop::sample::Index>()
+        .new_tree(&mut runner)
+        .expect("an index")
+        .current()
+}

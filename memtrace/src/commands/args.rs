@@ -1,0 +1,235 @@
+//! The command line. Tracing is what memtrace does when no verb is given.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+use super::quantity;
+
+const EXAMPLES: &str = "\
+Examples:
+  memtrace --pid 4242                   trace a running process until Ctrl-C
+  memtrace --pid 4242 --for 30s         ... for thirty seconds
+  memtrace -- ./server --port 1         start a program and see it from its first allocation
+  memtrace --record t.mtr --pid 4242    keep what was seen
+  memtrace replay t.mtr --output json   the same report again, without root, on any machine";
+
+const WORDS: &str = "\
+What the words mean:
+  block      what malloc gives out; chunk: the block with malloc's own bytes
+  break      the end of the heap; the brk system call moves it
+  growth     malloc takes memory from the system; step: by how much
+  batch      the blocks given out between two growths
+  returned   given back to the system (munmap, a lower break, madvise)
+  direct     memory system calls that no allocation caused: the loader,
+             thread stacks, the program's own mmap
+  KiB, MiB   1024 and 1024 x 1024 bytes: memory in pages
+  KB, MB     1000 and 1000000 bytes: what the program asked for
+
+Exit status:
+  0  the trace was made, also when the traced command failed (its own
+     status is in the report)
+  1  something went wrong, or the report is not complete
+  2  the command line makes no sense
+  126, 127  the command cannot be executed, was not found
+
+The traced process is never written to and never left stopped; probes go when memtrace goes.";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "memtrace",
+    version,
+    about = "Where a process's memory goes, which allocation made the kernel hand it out, and why it does not come back",
+    after_help = EXAMPLES,
+    after_long_help = format!("{EXAMPLES}\n\n{WORDS}"),
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "memtrace [OPTIONS] --pid PID\n       memtrace [OPTIONS] -- COMMAND [ARGS]...\n       memtrace VERB ...",
+    subcommand_help_heading = "Verbs",
+    subcommand_value_name = "VERB",
+    disable_help_subcommand = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub verb: Option<Verb>,
+    #[command(flatten)]
+    pub trace: TraceArgs,
+}
+
+impl Cli {
+    /// The command line, or what is wrong with it; clap prints that, with exit status 2.
+    pub fn read<I: Into<OsString> + Clone>(words: impl IntoIterator<Item = I>) -> Result<Self, clap::Error> {
+        let cli = Self::try_parse_from(words)?;
+        if cli.verb.is_none() && cli.trace.names_nothing() {
+            let text = "what to trace is not said: --pid, --comm, --cgroup, or a command behind --";
+            return Err(Self::command().error(ErrorKind::MissingRequiredArgument, text));
+        }
+        Ok(cli)
+    }
+}
+
+impl TraceArgs {
+    const fn names_nothing(&self) -> bool {
+        self.pid.is_empty() && self.comm.is_empty() && self.cgroup.is_empty() && self.command.is_empty()
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Make the report of a recorded trace again
+    Replay(ReplayArgs),
+    /// Show where probes would sit in a process's libc, and why there
+    Probes(ProbesArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// Trace these running processes
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = pid, help_heading = "What to trace")]
+    pub pid: Vec<u32>,
+    /// Trace all running processes of this name (as in /proc/PID/comm)
+    #[arg(long, value_name = "NAME", help_heading = "What to trace")]
+    pub comm: Vec<String>,
+    /// Trace all processes now in this control group or below it (as in /proc/PID/cgroup, or its directory)
+    #[arg(long, value_name = "PATH", help_heading = "What to trace")]
+    pub cgroup: Vec<String>,
+    /// Start the command as this user
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["pid", "comm", "cgroup"], help_heading = "What to trace")]
+    pub user: Option<String>,
+    /// Trace children too (fork), each with a part of its own
+    #[arg(short, long, help_heading = "What to trace")]
+    pub follow: bool,
+    /// The command to start and trace, behind --
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "comm", "cgroup"], help_heading = "What to trace")]
+    pub command: Vec<OsString>,
+
+    /// End after this time: 30s, 500ms, 1m30s, 2h
+    #[arg(long = "for", value_name = "TIME", value_parser = quantity::duration)]
+    pub duration: Option<Duration>,
+    /// Keep the events in this file, for `memtrace replay`
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Size of the kernel side's buffer; a larger one loses less in a storm of system calls
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = quantity::buffer)]
+    pub buffer: u32,
+    /// Show the kernel side's own messages on standard error
+    #[arg(long)]
+    pub debug_bpf: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct OutputArgs {
+    /// Form of the report
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = Form::Text, help_heading = "Output")]
+    pub output: Form,
+    /// Write the report to this file instead of standard output
+    #[arg(short = 'o', long, value_name = "FILE", help_heading = "Output")]
+    pub report_to: Option<PathBuf>,
+    /// Also print each growth and return as it happens, one JSON object a line; the report then goes to standard
+    /// error, with --output json it is the last line
+    #[arg(long, help_heading = "Output")]
+    pub events: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// For people
+    Text,
+    /// One document for programs, versioned; docs/report.schema.json describes it
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// A trace written by --record; - is standard input
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "library", required = true, multiple = false)]
+pub struct ProbesArgs {
+    /// The libc that this process maps
+    #[arg(short, long, value_name = "PID", value_parser = pid)]
+    pub pid: Option<u32>,
+    /// A libc.so.6 on disk
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+}
+
+/// A process id: no sign, no zero, nothing the kernel cannot have.
+fn pid(text: &str) -> Result<u32, String> {
+    match text.trim().parse::<u32>() {
+        Ok(pid @ 1..=4_194_304) => Ok(pid),
+        _ => Err("a process id is a number from 1 to 4194304".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::read(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn tracing_needs_no_verb() {
+        let cli = parse("memtrace --pid 1,2 --pid 3 --for 30s").unwrap();
+        assert!(cli.verb.is_none());
+        assert_eq!(cli.trace.pid, [1, 2, 3]);
+        assert_eq!(cli.trace.duration, Some(Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn what_follows_the_dashes_is_the_command() {
+        let cli = parse("memtrace --output json -- replay --pid 7").unwrap();
+        assert!(cli.verb.is_none());
+        assert_eq!(cli.trace.command, ["replay", "--pid", "7"]);
+        assert!(cli.trace.pid.is_empty());
+        assert_eq!(cli.trace.output.output, Form::Json);
+    }
+
+    #[test]
+    fn verbs_are_verbs() {
+        let Some(Verb::Replay(replay)) = parse("memtrace replay t.mtr --output json").unwrap().verb else {
+            panic!("replay is a verb");
+        };
+        assert_eq!(replay.output.output, Form::Json);
+        assert!(parse("memtrace --pid 1 replay t.mtr").is_err());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [
+            "memtrace",
+            "memtrace --for 3s",
+            "memtrace --pid 0",
+            "memtrace --pid -1",
+            "memtrace --pid x",
+            "memtrace --pid 99999999999",
+            "memtrace --pid 1 --for soon",
+            "memtrace --pid 1 --buffer 1",
+            "memtrace --pid 1 --output xml",
+            "memtrace --pid 1 -- ls",
+            "memtrace --user nobody --pid 1",
+            "memtrace ./server",
+            "memtrace probes",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Where results go: standard output or a file, in the form asked for.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, AsRawFd};
+
+use anyhow::Context;
+use memtrace_analysis::report::Report;
+
+use super::args::{Form, OutputArgs};
+use crate::report::style::Style;
+use crate::report::{json, text};
+
+/// What the command line says of results, and standard output as it was when memtrace was started.
+pub struct Output<'a> {
+    args: &'a OutputArgs,
+    stdout: File,
+}
+
+impl<'a> Output<'a> {
+    pub fn new(args: &'a OutputArgs) -> anyhow::Result<Self> {
+        // Closed on exec, as all that std opens: a command that is started does not inherit it.
+        let stdout = io::stdout().as_fd().try_clone_to_owned();
+        let stdout = stdout.context("looking at standard output")?.into();
+        Ok(Self { args, stdout })
+    }
+
+    /// Growths and returns are printed as they happen.
+    pub const fn streams(&self) -> bool {
+        self.args.events
+    }
+
+    /// Keeps standard output for documents that a program reads: what a command that is started prints there goes to
+    /// standard error instead. For people both share standard output, as with time or strace.
+    pub fn keep_from_command(&self) -> anyhow::Result<()> {
+        let read_by_program = self.args.events || (self.args.output == Form::Json && self.args.report_to.is_none());
+        if !read_by_program {
+            return Ok(());
+        }
+        // SAFETY: both descriptors are open; ours for data is another one.
+        let result = unsafe { libc::dup2(io::stderr().as_raw_fd(), io::stdout().as_raw_fd()) };
+        if result < 0 {
+            return Err(io::Error::last_os_error()).context("keeping standard output apart from the command's");
+        }
+        Ok(())
+    }
+
+    /// A line of the stream of events.
+    pub fn stream(&self, lines: &str) -> anyhow::Result<()> {
+        (&self.stdout)
+            .write_all(lines.as_bytes())
+            .context("writing an event to standard output")
+    }
+
+    /// Writes the reports as the command line asks.
+    ///
+    /// Beside a stream of events, standard output has room for JSON only: one line more. Text goes to standard error.
+    pub fn deliver(&self, reports: &[Report]) -> anyhow::Result<()> {
+        let args = self.args;
+        let streaming = args.events && args.report_to.is_none();
+        let style = match (&args.report_to, streaming) {
+            (Some(_), _) => Style::PLAIN,
+            (None, true) => style_of(io::stderr().is_terminal()),
+            (None, false) => style_of(self.stdout.is_terminal()),
+        };
+        let rendered = match (args.output, streaming) {
+            (Form::Text, _) => text::render(reports, style),
+            (Form::Json, false) => json::document(reports).context("rendering the report as JSON")?,
+            (Form::Json, true) => json::last_line(reports).context("rendering the report as JSON")?,
+        };
+        match &args.report_to {
+            Some(path) => {
+                fs::write(path, rendered).with_context(|| format!("writing the report to {}", path.display()))
+            }
+            None if streaming && args.output == Form::Text => io::stderr()
+                .write_all(rendered.as_bytes())
+                .context("writing the report to standard error"),
+            None => (&self.stdout)
+                .write_all(rendered.as_bytes())
+                .context("writing the report to standard output"),
+        }
+    }
+}
+
+/// Text for people on standard output; an error when whoever reads it is gone.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("writing to standard output")
+}
+
+/// Colour as the environment wants it, for a stream that is a terminal or not.
+pub fn style_of(is_terminal: bool) -> Style {
+    let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    Style::choose(
+        is_terminal,
+        variable("NO_COLOR").as_deref(),
+        variable("TERM").as_deref(),
+    )
+}

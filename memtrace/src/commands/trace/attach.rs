@@ -1,0 +1,156 @@
+//! From process ids to traced processes, and to the first events of each.
+
+use std::collections::BTreeSet;
+
+use anyhow::Context;
+use memtrace_analysis::event::{Capabilities, Event, EventKind, Sample, Start};
+
+use super::look;
+use super::pidfd::PidFd;
+use super::processes::Processes;
+use crate::commands::args::TraceArgs;
+use crate::commands::exit::{describe, explained};
+use crate::commands::feed::Feed;
+use crate::probe::ProbePlan;
+use crate::session::{Begin, Session};
+use crate::target::{self, Target};
+
+/// A process as its trace begins.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub target: Target,
+    pub capabilities: Capabilities,
+    pub from_birth: bool,
+    /// A process that has ended already has none.
+    pub sample: Option<Sample>,
+    pub time_ns: u64,
+}
+
+/// All processes that the command line names, each once, in order; at least one.
+pub fn named(args: &TraceArgs) -> anyhow::Result<Vec<u32>> {
+    let mut pids: BTreeSet<u32> = args.pid.iter().copied().collect();
+    for name in &args.comm {
+        pids.extend(target::pids_by_name(name).map_err(explained)?);
+    }
+    for path in &args.cgroup {
+        pids.extend(target::pids_in_cgroup(path).map_err(explained)?);
+    }
+    let own = std::process::id();
+    anyhow::ensure!(!pids.contains(&own), "process {own} is memtrace itself");
+    // Said before the kernel side is loaded: that an id is wrong can be found out without any privilege.
+    if pids.len() == 1
+        && let Some(only) = pids.first()
+    {
+        Target::of_pid(*only).map_err(explained)?;
+    }
+    Ok(pids.into_iter().collect())
+}
+
+/// Begins to trace processes that run already. With several, those that cannot be traced are left out, aloud.
+pub fn running(
+    session: &mut Session,
+    feed: &mut Feed<'_>,
+    processes: &mut Processes,
+    pids: &[u32],
+    follow: bool,
+) -> anyhow::Result<()> {
+    for pid in pids {
+        match one(session, feed, processes, *pid, follow) {
+            Ok(()) => {}
+            Err(error) if pids.len() > 1 => {
+                eprint!("{}", describe(&error.context(format!("process {pid} is left out"))))
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    anyhow::ensure!(!processes.is_empty(), "none of the processes can be traced");
+    Ok(())
+}
+
+fn one(
+    session: &mut Session,
+    feed: &mut Feed<'_>,
+    processes: &mut Processes,
+    pid: u32,
+    follow: bool,
+) -> anyhow::Result<()> {
+    // The handle first: from here on the id cannot come to mean another process unnoticed.
+    let handle = PidFd::open(pid).with_context(|| format!("opening a handle on process {pid}"))?;
+    let target = Target::of_pid(pid).map_err(explained)?;
+    let (plan, mut limits) = plan(&target)?;
+    let mut capabilities = session
+        .add(&target, plan.as_ref(), follow, Begin::Later)
+        .with_context(|| format!("attaching to {} (pid {pid})", target.name))?;
+    capabilities.limits.append(&mut limits);
+    let known = Known {
+        target,
+        capabilities,
+        from_birth: false,
+        sample: look::sample(pid).ok(),
+        time_ns: look::now_ns(),
+    };
+    for event in first_events(&known) {
+        feed.push(event)?;
+    }
+    session.activate(pid)?;
+    processes.add_with(known.target, known.capabilities, handle);
+    Ok(())
+}
+
+/// Where the probes go; None where malloc cannot be traced, with the reason in words.
+pub fn plan(target: &Target) -> anyhow::Result<(Option<ProbePlan>, Vec<String>)> {
+    let mut limits = target.limits.clone();
+    let Some(library) = &target.libc else {
+        return Ok((None, limits));
+    };
+    let bytes = library
+        .read()
+        .with_context(|| format!("reading {}, which process {} maps", library.shown, target.pid))?;
+    match ProbePlan::for_library(&bytes) {
+        Ok(plan) => Ok((Some(plan), limits)),
+        Err(error) => {
+            limits.push(format!(
+                "allocator calls are not seen, since {} offers no place for probes: {error}",
+                library.shown
+            ));
+            Ok((None, limits))
+        }
+    }
+}
+
+/// What the analysis has to know before anything happens.
+pub fn first_events(known: &Known) -> Vec<Event> {
+    let Known {
+        target,
+        capabilities,
+        from_birth,
+        sample,
+        time_ns,
+    } = known;
+    let start = Start {
+        name: target.name.clone(),
+        command: target.command.clone(),
+        threads: target.threads,
+        from_birth: *from_birth,
+        allocator: target.allocator.clone(),
+        break_end: sample.and_then(|sample| sample.break_end),
+        page_size: look::page_size(),
+        resident_bytes: sample.map(|sample| sample.resident_bytes),
+        thresholds: None,
+        capabilities: capabilities.clone(),
+    };
+    let mut kinds = vec![
+        EventKind::Start(Box::new(start)),
+        EventKind::Modules(target.modules.clone()),
+    ];
+    kinds.extend(sample.map(EventKind::Sample));
+    kinds
+        .into_iter()
+        .map(|kind| Event {
+            time_ns: *time_ns,
+            pid: target.pid,
+            tid: target.pid,
+            kind,
+        })
+        .collect()
+}

@@ -1,0 +1,101 @@
+//! The live line: once a second, on standard error, and only if that is a terminal.
+
+use std::io::{self, IsTerminal, Write};
+
+use memtrace_analysis::live::Live;
+
+use crate::report::units::{at, count, pages, resident};
+
+/// The line on the terminal, which is overwritten and at last taken away.
+#[derive(Debug)]
+pub struct LiveLine {
+    shown: bool,
+}
+
+impl LiveLine {
+    /// The line is wanted where someone can see it.
+    pub fn if_terminal() -> Option<Self> {
+        io::stderr().is_terminal().then_some(Self { shown: false })
+    }
+
+    pub fn show(&mut self, processes: &[Live]) {
+        self.shown = true;
+        // A terminal that is gone must not end the trace: the report may go to a file.
+        let _gone = write!(io::stderr(), "\r\x1b[K{}", line(processes)).and_then(|()| io::stderr().flush());
+    }
+
+    /// Takes the line away, so that what follows starts on a clean one.
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _gone = write!(io::stderr(), "\r\x1b[K").and_then(|()| io::stderr().flush());
+        }
+    }
+}
+
+impl Drop for LiveLine {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn line(processes: &[Live]) -> String {
+    let sum = |of: fn(&Live) -> u64| processes.iter().map(of).fold(0, u64::saturating_add);
+    let elapsed = processes.iter().map(|live| live.elapsed_ns).max().unwrap_or(0);
+    let rate: f64 = processes.iter().filter_map(|live| live.calls_per_second).sum();
+    let mut parts = vec![at(elapsed)];
+    if processes.len() > 1 {
+        parts.push(format!("{} processes", processes.len()));
+    }
+    parts.push(format!("{} calls/s", count(rate as u64)));
+    if let [only] = processes
+        && let Some(end) = only.break_end
+    {
+        parts.push(format!("break {end:#x}"));
+    }
+    parts.push(format!(
+        "RSS {}",
+        resident(sum(|live| live.resident_bytes.unwrap_or(0)))
+    ));
+    parts.push(format!(
+        "{} growths (+{} -{})",
+        count(sum(|live| live.growths)),
+        pages(sum(|live| live.growth_bytes)),
+        pages(sum(|live| live.returned_bytes))
+    ));
+    parts.push(format!("{} lost", count(sum(|live| live.lost))));
+    parts.join("   ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_and_several() {
+        let live = Live {
+            time_ns: 0,
+            elapsed_ns: 2_000_000_000,
+            calls: 3000,
+            calls_per_second: Some(1500.4),
+            live_blocks: 7,
+            break_end: Some(0x1000),
+            resident_bytes: Some(2_100_000),
+            growths: 6,
+            growth_bytes: 792 << 10,
+            returned_bytes: 0,
+            lost: 0,
+        };
+        assert_eq!(
+            line(&[live]),
+            "2.000 s   1 500 calls/s   break 0x1000   RSS 2.1 MB   6 growths (+792 KiB -0 KiB)   0 lost"
+        );
+        assert_eq!(
+            line(&[live, live]),
+            "2.000 s   2 processes   3 000 calls/s   RSS 4.2 MB   12 growths (+1 584 KiB -0 KiB)   0 lost"
+        );
+        assert_eq!(
+            line(&[]),
+            "0.000 s   0 calls/s   RSS 0.0 MB   0 growths (+0 KiB -0 KiB)   0 lost"
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! `memtrace --pid`, `memtrace -- COMMAND`: attach, watch, report.
+//!
+//! ```text
+//! attach  targets -> plans -> session; what is known of each process becomes its first events
+//! watch   the kernel side's events, a tick a second, signals, the deadline, ends of processes
+//! end     probes away, what is still in the buffer, last totals; the report
+//! ```
+
+mod attach;
+mod live;
+mod look;
+mod pidfd;
+mod processes;
+mod start;
+mod stop;
+mod watch;
+
+use anyhow::Context;
+
+use super::args::TraceArgs;
+use super::exit::Exit;
+use super::feed::Feed;
+use super::output::Output;
+use super::record::Recorder;
+use crate::session::{self, Session};
+use crate::target::Spawned;
+use live::LiveLine;
+use processes::Processes;
+use stop::Stop;
+use watch::Watch;
+
+pub fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
+    // Before there is anything to be left behind.
+    let pids = if args.command.is_empty() {
+        attach::named(args)?
+    } else {
+        Vec::new()
+    };
+    let output = Output::new(&args.output)?;
+    let recorder = args.record.as_deref().map(Recorder::create).transpose()?;
+    // A mount namespace is a thread's own: before the runtime has any.
+    session::mount_if_missing().context("looking for the kernel's trace events")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the event loop")?;
+    runtime.block_on(trace(args, &pids, &output, Feed::new(&output, recorder)))
+}
+
+async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Feed<'_>) -> anyhow::Result<Exit> {
+    let mut stop = Stop::listen().context("listening for signals")?;
+    let mut session = Session::load(&session::Options {
+        ring_bytes: args.buffer,
+        debug: args.debug_bpf,
+        ..session::Options::default()
+    })?;
+    let mut processes = Processes::new();
+    let mut command = None;
+    if args.command.is_empty() {
+        attach::running(&mut session, &mut feed, &mut processes, pids, args.follow)?;
+    } else {
+        output.keep_from_command()?;
+        command = Some(start::command(&mut session, &mut feed, &mut processes, args)?);
+    }
+    announce(&processes, args);
+    let mut live = LiveLine::if_terminal();
+    let mut watch = Watch::new(&mut session, &mut feed, processes, args.follow);
+    let reason = watch
+        .until_over(&mut stop, args.duration, command.is_some(), live.as_mut())
+        .await?;
+    drop(live);
+    watch.end(reason)?;
+    let record = feed.finish_record();
+    output.deliver(&feed.reports())?;
+    say_if_running(command)?;
+    record?;
+    Ok(Exit::Success)
+}
+
+/// One line of talk, so that nobody waits for a report that waits for them.
+fn announce(processes: &Processes, args: &TraceArgs) {
+    let Some(who) = processes.in_words() else { return };
+    let until = if args.duration.is_some() || !args.command.is_empty() {
+        ""
+    } else {
+        "; Ctrl-C ends with the report"
+    };
+    eprintln!("memtrace: tracing {who}{until}");
+}
+
+/// A command that memtrace started is not ended by it.
+fn say_if_running(command: Option<Spawned>) -> anyhow::Result<()> {
+    let Some(mut command) = command else { return Ok(()) };
+    if command.try_wait().context("looking after the command")?.is_none() {
+        eprintln!("memtrace: the command (pid {}) goes on running", command.pid());
+    }
+    Ok(())
+}

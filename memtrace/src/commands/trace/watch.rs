@@ -1,0 +1,286 @@
+//! The watch: what the kernel side sends and what is read from outside become one series of events.
+//!
+//! All that the report depends on goes through [`Feed::push`], so that a record of the trace gives the same report.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use memtrace_analysis::event::{EndReason, Event, EventKind, SyscallKind};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
+
+use super::attach::{self, Known};
+use super::live::LiveLine;
+use super::look;
+use super::processes::Processes;
+use super::stop::Stop;
+use crate::commands::feed::Feed;
+use crate::session::{Begin, Session};
+use crate::target::{self, Target};
+
+/// How often totals and samples are taken.
+const TICK: Duration = Duration::from_secs(1);
+/// How often a stream of events is told that time passes.
+const STREAM_TICK: Duration = Duration::from_millis(50);
+/// Ticks that a process has for mapping its libc after an exec.
+const EXEC_TICKS: u32 = 2;
+/// How long a command has to end by itself after Ctrl-C.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// The bit of mmap's third argument.
+const PROT_EXEC: u64 = 4;
+
+pub struct Watch<'a, 'o> {
+    session: &'a mut Session,
+    feed: &'a mut Feed<'o>,
+    processes: Processes,
+    follow: bool,
+}
+
+impl<'a, 'o> Watch<'a, 'o> {
+    pub const fn new(session: &'a mut Session, feed: &'a mut Feed<'o>, processes: Processes, follow: bool) -> Self {
+        Self {
+            session,
+            feed,
+            processes,
+            follow,
+        }
+    }
+
+    /// Watches until the time is up, a signal comes, or the last process has ended.
+    ///
+    /// Ctrl-C reaches a command that was started as well: it is given a moment to end by itself, so that the report
+    /// has its end.
+    pub async fn until_over(
+        &mut self,
+        stop: &mut Stop,
+        duration: Option<Duration>,
+        command: bool,
+        mut live: Option<&mut LiveLine>,
+    ) -> anyhow::Result<EndReason> {
+        let mut deadline = duration.map(|duration| Instant::now() + duration);
+        let mut reason = EndReason::TimeUp;
+        let mut tick = ticks(TICK);
+        let mut stream_tick = ticks(STREAM_TICK);
+        let streaming = self.feed.is_streaming();
+        loop {
+            tokio::select! {
+                events = self.session.events() => self.take(events?)?,
+                pid = self.processes.next_end() => {
+                    if let Some(pid) = pid {
+                        self.ended(pid)?;
+                    }
+                    if self.processes.is_empty() {
+                        return Ok(EndReason::ProcessExited);
+                    }
+                }
+                _ = tick.tick() => {
+                    self.tick()?;
+                    if let Some(live) = &mut live {
+                        live.show(&self.feed.live());
+                    }
+                }
+                _ = stream_tick.tick(), if streaming => self.tell_time()?,
+                () = until(deadline) => return Ok(reason),
+                () = stop.asked(), if reason == EndReason::TimeUp => {
+                    reason = EndReason::Interrupted;
+                    if !command {
+                        return Ok(reason);
+                    }
+                    deadline = Some(Instant::now() + LAST_MOMENT);
+                }
+            }
+        }
+    }
+
+    /// Takes the probes away and what is still to be had; the last events say why the trace ends.
+    pub fn end(mut self, reason: EndReason) -> anyhow::Result<()> {
+        self.session.detach();
+        let rest = self.session.pending();
+        self.take(rest)?;
+        for pid in self.processes.pids() {
+            self.totals(pid)?;
+            self.sample(pid)?;
+            self.push(pid, EventKind::End { reason })?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, events: Vec<Event>) -> anyhow::Result<()> {
+        for event in events {
+            let (pid, time_ns) = (event.pid, event.time_ns);
+            let fork = match &event.kind {
+                EventKind::Fork { child, followed: true } => Some(*child),
+                _ => None,
+            };
+            if let Some(process) = self.processes.get_mut(pid) {
+                match &event.kind {
+                    EventKind::Exec => process.unknown_since_exec = Some(0),
+                    EventKind::Syscall(call) if call.kind == SyscallKind::Mmap && call.args[2] & PROT_EXEC != 0 => {
+                        process.new_code = true;
+                    }
+                    _ => {}
+                }
+            }
+            self.feed.push(event)?;
+            if let Some(child) = fork {
+                self.forked(pid, child, time_ns)?;
+            }
+        }
+        self.look_again(false)
+    }
+
+    /// A traced process has made a child, which is traced too: like its parent in all but the id.
+    fn forked(&mut self, parent: u32, child: u32, time_ns: u64) -> anyhow::Result<()> {
+        let Some(parent) = self.processes.get(parent) else {
+            return Ok(());
+        };
+        let mut target = parent.target.clone();
+        target.pid = child;
+        target.threads = 1;
+        let known = Known {
+            target,
+            capabilities: parent.capabilities.clone(),
+            from_birth: false,
+            sample: look::sample(child).ok(),
+            time_ns,
+        };
+        for event in attach::first_events(&known) {
+            self.feed.push(event)?;
+        }
+        self.processes
+            .add(known.target, known.capabilities)
+            .with_context(|| format!("opening a handle on process {child}"))
+    }
+
+    /// What a process has become after an exec, and what code it has mapped since.
+    fn look_again(&mut self, a_tick: bool) -> anyhow::Result<()> {
+        for pid in self.processes.pids() {
+            let Some(process) = self.processes.get_mut(pid) else {
+                continue;
+            };
+            if let Some(ticks) = process.unknown_since_exec {
+                let ticks = ticks + u32::from(a_tick);
+                process.unknown_since_exec = Some(ticks);
+                // A process that ends meanwhile keeps what was known of it.
+                let Ok(target) = Target::of_pid(pid) else { continue };
+                if target.libc.is_some() || ticks >= EXEC_TICKS {
+                    self.replaced(target)?;
+                }
+            } else if process.new_code {
+                process.new_code = false;
+                let Ok(modules) = target::modules(pid) else { continue };
+                self.push(pid, EventKind::Modules(modules))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The new program of a process is known: its trace begins anew. Probes stay where its libc is the same file.
+    fn replaced(&mut self, target: Target) -> anyhow::Result<()> {
+        let pid = target.pid;
+        let Some(process) = self.processes.get_mut(pid) else {
+            return Ok(());
+        };
+        let same = match (&process.target.libc, &target.libc) {
+            (Some(before), Some(now)) => (before.inode, before.device) == (now.inode, now.device),
+            (None, None) => true,
+            _ => false,
+        };
+        process.unknown_since_exec = None;
+        process.new_code = false;
+        process.target = target.clone();
+        if !same {
+            let (plan, mut limits) = attach::plan(&target)?;
+            limits
+                .push("calls between an exec and the attachment to the new program's libc are not counted".to_owned());
+            process.capabilities = self
+                .session
+                .add(&target, plan.as_ref(), self.follow, Begin::Now)
+                .with_context(|| format!("attaching to {} (pid {pid}) after its exec", target.name))?;
+            process.capabilities.limits.append(&mut limits);
+        }
+        let known = Known {
+            target,
+            capabilities: process.capabilities.clone(),
+            from_birth: false,
+            sample: look::sample(pid).ok(),
+            time_ns: look::now_ns(),
+        };
+        for event in attach::first_events(&known) {
+            self.feed.push(event)?;
+        }
+        Ok(())
+    }
+
+    /// A process is gone: what is left of it is taken, then it is forgotten.
+    fn ended(&mut self, pid: u32) -> anyhow::Result<()> {
+        let rest = self.session.pending();
+        self.take(rest)?;
+        self.totals(pid)?;
+        let reason = EndReason::ProcessExited;
+        self.push(pid, EventKind::End { reason })?;
+        if self.processes.remove(pid).is_some() {
+            self.session.detach_process(pid);
+            self.session.remove(pid)?;
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> anyhow::Result<()> {
+        self.look_again(true)?;
+        for pid in self.processes.pids() {
+            self.totals(pid)?;
+            self.sample(pid)?;
+        }
+        self.tell_time()?;
+        self.feed.flush();
+        Ok(())
+    }
+
+    fn tell_time(&mut self) -> anyhow::Result<()> {
+        for pid in self.processes.pids() {
+            self.push(pid, EventKind::Tick)?;
+        }
+        Ok(())
+    }
+
+    fn totals(&mut self, pid: u32) -> anyhow::Result<()> {
+        match self.session.totals(pid) {
+            Some(totals) => self.push(pid, EventKind::Totals(Box::new(totals))),
+            None => Ok(()),
+        }
+    }
+
+    /// A process that has just ended has no sample; that it ended is an event of its own.
+    fn sample(&mut self, pid: u32) -> anyhow::Result<()> {
+        match look::sample(pid) {
+            Ok(sample) => self.push(pid, EventKind::Sample(sample)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn push(&mut self, pid: u32, kind: EventKind) -> anyhow::Result<()> {
+        let time_ns = look::now_ns();
+        let tid = pid;
+        self.feed.push(Event {
+            time_ns,
+            pid,
+            tid,
+            kind,
+        })
+    }
+}
+
+/// Ticks that come late are not made up for.
+fn ticks(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Returns when the deadline has passed; never without one.
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
