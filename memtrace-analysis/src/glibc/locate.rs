@@ -24,6 +24,8 @@ pub struct Anatomy {
     /// Address of `mp_`.
     pub mp: u64,
     pub main_arena: u64,
+    /// The file's lowest address, which the load address is measured from.
+    pub lowest: u64,
     pub malloc_par: MallocPar,
     pub malloc_state: MallocState,
     pub heap_info: HeapInfo,
@@ -105,7 +107,17 @@ impl Anatomy {
         let malloc_state = MallocState::of(version);
         let mp = only(find_malloc_par(&elf, &malloc_par)).map_err(Unsupported::MallocPar)?;
         let main_arena = only(find_main_arena(&elf, &malloc_state)).map_err(Unsupported::MainArena)?;
-        Ok(Anatomy::known(machine, version, mp, main_arena))
+        // A mapping begins at a page's begin, and pages of 4 KiB are the smallest there are.
+        let lowest = elf
+            .segments
+            .iter()
+            .map(|segment| segment.address & !0xfff)
+            .min()
+            .unwrap_or(0);
+        Ok(Anatomy {
+            lowest,
+            ..Anatomy::known(machine, version, mp, main_arena)
+        })
     }
 
     /// The anatomy of a known release whose addresses were found elsewhere (in a recorded image).
@@ -115,6 +127,7 @@ impl Anatomy {
             version,
             mp,
             main_arena,
+            lowest: 0,
             malloc_par: MallocPar::of(version),
             malloc_state: MallocState::of(version),
             heap_info: HeapInfo::of(version),

@@ -1,0 +1,75 @@
+//! Numbers as people read them, for the sentences of a verdict.
+
+use alloc::format;
+use alloc::string::String;
+
+/// "96.1 MiB"; exact below a KiB.
+pub fn bytes(amount: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if amount < 1024 {
+        return counted(amount, "byte");
+    }
+    let (mut size, mut unit) = (1024u128, 0);
+    while u128::from(amount) >= size * 1000 && unit + 1 < UNITS.len() {
+        size *= 1024;
+        unit += 1;
+    }
+    let tenths = (u128::from(amount) * 10 + size / 2) / size;
+    if tenths >= 1000 || tenths % 10 == 0 {
+        format!("{} {}", count((tenths / 10) as u64), UNITS[unit])
+    } else {
+        format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
+    }
+}
+
+/// "1 000 000"
+pub fn count(number: u64) -> String {
+    let digits = format!("{number}");
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// "1 block", "2 000 blocks"
+pub fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+/// "12 %", "less than 1 %"
+pub fn percent(part: u64, whole: u64) -> String {
+    match (u128::from(part) * 100).checked_div(u128::from(whole)) {
+        None => String::from("0 %"),
+        Some(0) if part > 0 => String::from("less than 1 %"),
+        Some(share) => format!("{share} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(bytes(0), "0 bytes");
+        assert_eq!(bytes(1023), "1 023 bytes");
+        assert_eq!(bytes(1024), "1 KiB");
+        assert_eq!(bytes(135_168), "132 KiB");
+        assert_eq!(bytes(1_023_000), "999 KiB");
+        assert_eq!(bytes(1_040_000), "1 MiB");
+        assert_eq!(bytes(100_786_176), "96.1 MiB");
+        assert_eq!(bytes(u64::MAX), "16 384 PiB");
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_234_567), "1 234 567");
+        assert_eq!(counted(1, "block"), "1 block");
+        assert_eq!(counted(2000, "block"), "2 000 blocks");
+        assert_eq!(percent(1, 3), "33 %");
+        assert_eq!(percent(1, 1000), "less than 1 %");
+        assert_eq!(percent(1, 0), "0 %");
+    }
+}
