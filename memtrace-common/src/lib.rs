@@ -82,7 +82,8 @@ pub mod syscall {
 pub mod attribution {
     /// No allocator call of this thread has been seen, or its frame was left for good.
     pub const NONE: u8 = 0;
-    /// The frame is on the stack: the stack pointer is deeper and the return address slot still holds its address.
+    /// The frame seems to be on the stack: the stack pointer is deeper and the return address slot still holds its
+    /// address. (Memory that is not written to keeps it after the return, too: the user side follows the frames.)
     pub const PROVEN: u8 = 1;
     /// A frame was kept, but it is no longer on the stack.
     pub const STALE: u8 = 2;
@@ -171,12 +172,16 @@ pub struct HeapState {
     pub mmap_threshold: u64,
 }
 
-/// Words of the user stack that a system call record carries, from the stack pointer upwards.
+/// Words of the user stack that every system call record carries, from the stack pointer upwards.
 pub const STACK_WORDS: usize = 8;
 
-/// A memory system call that has returned.
+/// As many more are carried when an allocator call seems to be on the stack, so that the way back to it can be followed:
+/// glibc's deepest one, realloc in a new arena, takes some 100 words.
+pub const MORE_STACK_WORDS: usize = 184;
+
+/// A memory system call that has returned; [`DeepSyscallRecord`] when there is more of the stack.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyscallRecord {
     pub header: Header,
     /// When it was entered; the header has the time of its return.
@@ -184,12 +189,14 @@ pub struct SyscallRecord {
     pub args: [u64; 6],
     /// What it returned: a negative errno in -4095..0.
     pub result: i64,
-    /// User instruction pointer, 0 when unknown.
+    /// User registers at the system call, 0 when unknown: instruction pointer, stack pointer, frame pointer (rbp, x29)
+    /// and link register (x30; 0 on x86_64).
     pub ip: u64,
-    /// User stack pointer, 0 when unknown.
     pub sp: u64,
-    /// Words at the user stack pointer, zeros where unreadable.
-    pub stack: [u64; STACK_WORDS],
+    pub fp: u64,
+    pub lr: u64,
+    /// Load address of the libc that `frame` is of.
+    pub libc_base: u64,
     /// The thread's last allocator call, whatever `attribution` says of it.
     pub frame: Frame,
     pub heap: HeapState,
@@ -203,7 +210,19 @@ pub struct SyscallRecord {
     pub attribution: u8,
     /// 1 when `heap` is of the main arena.
     pub main_arena: u8,
-    pub _pad: [u8; 5],
+    pub _pad: u8,
+    /// How many words of the stack could be read, those behind this record included.
+    pub stack_words: u32,
+    /// Words at the user stack pointer, zeros where unreadable.
+    pub stack: [u64; STACK_WORDS],
+}
+
+/// A [`SyscallRecord`] whose stack goes on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeepSyscallRecord {
+    pub record: SyscallRecord,
+    pub more_stack: [u64; MORE_STACK_WORDS],
 }
 
 /// Entry or return of malloc_trim.
@@ -501,7 +520,8 @@ const _: () = {
     assert!(size_of::<Snapshot>() == 48);
     assert!(size_of::<Frame>() == 64);
     assert!(size_of::<HeapState>() == 48);
-    assert!(size_of::<SyscallRecord>() == 24 + 8 + 48 + 8 + 16 + 64 + 64 + 48 + 48 + 8 + 8);
+    assert!(size_of::<SyscallRecord>() == 24 + 8 + 48 + 8 + 32 + 8 + 64 + 48 + 48 + 8 + 8 + 64);
+    assert!(size_of::<DeepSyscallRecord>() == size_of::<SyscallRecord>() + 8 * MORE_STACK_WORDS);
     assert!(size_of::<TrimRecord>() == 24 + 32 + 48 + 48);
     assert!(size_of::<LifeRecord>() == 24 + 8 + 48);
     assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 8 + 16 + 64);

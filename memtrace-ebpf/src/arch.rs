@@ -47,9 +47,12 @@ mod imp {
         }
     }
 
-    /// Offsets of the two in the kernel's pt_regs.
+    /// Offsets in the kernel's pt_regs.
     pub const IP_OFFSET: usize = core::mem::offset_of!(pt_regs, rip);
     pub const SP_OFFSET: usize = core::mem::offset_of!(pt_regs, rsp);
+    pub const FP_OFFSET: usize = core::mem::offset_of!(pt_regs, rbp);
+    /// There is no link register.
+    pub const LR_OFFSET: Option<usize> = None;
 
     /// `moved`: bytes by which the stack pointer has moved down since the function's first instruction.
     #[inline(always)]
@@ -100,6 +103,8 @@ mod imp {
 
     pub const IP_OFFSET: usize = core::mem::offset_of!(pt_regs, pc);
     pub const SP_OFFSET: usize = core::mem::offset_of!(pt_regs, sp);
+    pub const FP_OFFSET: usize = core::mem::offset_of!(pt_regs, regs) + 29 * 8;
+    pub const LR_OFFSET: Option<usize> = Some(core::mem::offset_of!(pt_regs, regs) + 30 * 8);
 
     #[inline(always)]
     pub fn return_of(regs: &pt_regs, moved: u32) -> Return {

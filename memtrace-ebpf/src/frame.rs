@@ -15,22 +15,32 @@ const DEPTH: u64 = 64 << 10;
 pub struct UserRegisters {
     pub ip: u64,
     pub sp: u64,
+    pub fp: u64,
+    pub lr: u64,
 }
 
 #[inline(always)]
 pub fn user_registers() -> UserRegisters {
     if kernel!(frame_check) == 0 {
-        return UserRegisters { ip: 0, sp: 0 };
+        return UserRegisters { ip: 0, sp: 0, fp: 0, lr: 0 };
     }
-    // SAFETY: the helpers give pointers into the current task, which cannot go while it runs this; the reads are
-    // checked by the kernel.
-    unsafe {
-        let regs = bpf_task_pt_regs(bpf_get_current_task_btf()) as *const u8;
-        UserRegisters {
-            ip: bpf_probe_read_kernel(regs.add(arch::IP_OFFSET) as *const u64).unwrap_or(0),
-            sp: bpf_probe_read_kernel(regs.add(arch::SP_OFFSET) as *const u64).unwrap_or(0),
-        }
+    // SAFETY: the helpers give pointers into the current task, which cannot go while it runs this.
+    let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const u8;
+    UserRegisters {
+        ip: register(regs, arch::IP_OFFSET),
+        sp: register(regs, arch::SP_OFFSET),
+        fp: register(regs, arch::FP_OFFSET),
+        lr: match arch::LR_OFFSET {
+            Some(offset) => register(regs, offset),
+            None => 0,
+        },
     }
+}
+
+#[inline(always)]
+fn register(regs: *const u8, offset: usize) -> u64 {
+    // SAFETY: the helper refuses addresses that cannot be read.
+    unsafe { bpf_probe_read_kernel(regs.add(offset) as *const u64) }.unwrap_or(0)
 }
 
 /// Is the call behind `frame` on the stack, given the stack pointer? One of [`attribution`].

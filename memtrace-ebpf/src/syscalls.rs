@@ -5,11 +5,13 @@ use aya_ebpf::helpers::generated::bpf_probe_read_user as read_user;
 use aya_ebpf::macros::tracepoint;
 use aya_ebpf::programs::TracePointContext;
 use memtrace_common::{
-    Frame, HeapState, ProcessState, STACK_WORDS, SyscallRecord, ThreadState, attribution, record, syscall,
+    DeepSyscallRecord, Frame, HeapState, MORE_STACK_WORDS, ProcessState, STACK_WORDS, SyscallRecord, ThreadState,
+    attribution, record, syscall,
 };
 
 use crate::count::{bump, snapshot};
 use crate::filter::{self, Ids, active_process, current_ids};
+use crate::frame::UserRegisters;
 use crate::maps::THREADS;
 use crate::{emit, frame, heap, rss};
 
@@ -81,34 +83,55 @@ fn exit(ctx: &TracePointContext, call: u8) {
     if failed {
         bump!(process, syscalls_failed[call as usize]);
     }
-    emit::send::<SyscallRecord>(process, |record| fill(record, ids, process, thread, call, result));
+    let registers = frame::user_registers();
+    let (verdict, kept) = frame::attribute(thread, registers.sp);
+    let made = Made { ids, process, thread, call, result, registers, verdict, kept };
+    if verdict == attribution::PROVEN {
+        // SAFETY: a frame inside a value of THREADS.
+        let up_to_slot = unsafe { (*kept).slot }.wrapping_sub(registers.sp).wrapping_add(8);
+        emit::send::<DeepSyscallRecord>(process, |record| fill(record.cast(), made, DEEP, up_to_slot));
+    } else {
+        emit::send::<SyscallRecord>(process, |record| fill(record, made, SHALLOW, SHALLOW));
+    }
 }
 
-#[inline(always)]
-fn fill(
-    record: *mut SyscallRecord,
+/// Bytes of stack that fit into the two sizes of record.
+const SHALLOW: u64 = (STACK_WORDS * 8) as u64;
+const DEEP: u64 = ((STACK_WORDS + MORE_STACK_WORDS) * 8) as u64;
+
+/// A system call that has returned.
+#[derive(Clone, Copy)]
+struct Made {
     ids: Ids,
     process: *mut ProcessState,
     thread: *mut ThreadState,
     call: u8,
     result: i64,
-) {
-    let registers = frame::user_registers();
-    let (verdict, kept): (u8, *const Frame) = frame::attribute(thread, registers.sp);
-    // SAFETY: `record` is reserved memory of that size and alignment; the rest are map values.
+    registers: UserRegisters,
+    verdict: u8,
+    kept: *const Frame,
+}
+
+/// `room`: bytes for the stack behind `record.stack`; `wanted`: bytes of it that are of interest.
+#[inline(always)]
+fn fill(record: *mut SyscallRecord, made: Made, room: u64, wanted: u64) {
+    let Made { ids, process, thread, call, result, registers, verdict, kept } = made;
+    // SAFETY: `record` is reserved memory of at least that size, with `room` bytes from `stack` on; the rest are map
+    // values.
     unsafe {
-        (&raw mut (*record).header).write(emit::header::<SyscallRecord>(record::SYSCALL, ids));
+        let mut header = emit::header::<SyscallRecord>(record::SYSCALL, ids);
+        if room == DEEP {
+            header.length = size_of::<DeepSyscallRecord>() as u16;
+        }
+        (&raw mut (*record).header).write(header);
         (*record).enter_ns = (*thread).pending_enter_ns;
         (*record).args = (*thread).pending_args;
         (*record).result = result;
         (*record).ip = registers.ip;
         (*record).sp = registers.sp;
-        // On failure the helper fills the buffer with zeros.
-        read_user(
-            (&raw mut (*record).stack).cast(),
-            (STACK_WORDS * 8) as u32,
-            registers.sp as *const _,
-        );
+        (*record).fp = registers.fp;
+        (*record).lr = registers.lr;
+        (*record).libc_base = (*thread).libc_base;
         (*record).frame = *kept;
         (*record).main_arena = 0;
         (*record).heap = if verdict == attribution::PROVEN || verdict == attribution::UNCHECKED {
@@ -122,7 +145,11 @@ fn fill(
         (*record).resident_pages = rss::pages();
         (*record).syscall = call;
         (*record).attribution = verdict;
-        (*record)._pad = [0; 5];
+        (*record)._pad = 0;
+        let bytes = if wanted < room { wanted } else { room };
+        // On failure the helper fills the buffer with zeros.
+        let failed = read_user((&raw mut (*record).stack).cast(), bytes as u32, registers.sp as *const _);
+        (*record).stack_words = if failed == 0 { bytes as u32 / 8 } else { 0 };
     }
 }
 

@@ -3,7 +3,7 @@
 mod kernel_support;
 
 use kernel_support::{Program, Traced, can_trace, trace};
-use memtrace_analysis::event::{Entry, EventKind, SyscallKind};
+use memtrace_analysis::event::{Entry, EventKind, Syscall, SyscallKind};
 
 #[test]
 fn every_entry_point_is_counted_exactly_over_eight_threads() {
@@ -57,4 +57,36 @@ fn every_entry_point_is_counted_exactly_over_eight_threads() {
 /// Up to 2.37 aligned_alloc is memalign under another name.
 fn has_own_aligned_alloc(traced: &Traced) -> bool {
     traced.capabilities.probed.contains(&Entry::AlignedAlloc)
+}
+
+fn syscalls(traced: &Traced) -> Vec<&Syscall> {
+    traced
+        .events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::Syscall(call) => Some(&**call),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_system_call_belongs_to_the_allocator_only_while_its_call_is_on_the_stack() {
+    if !can_trace() {
+        return;
+    }
+    let traced = trace(Program::build("attribution"), |_| ());
+    for call in syscalls(&traced) {
+        eprintln!(
+            "{:8} {:x?} = {:x} {:?} ip {:x?} {:x?} {:?} {:?}",
+            call.kind.name(),
+            &call.args[..4],
+            call.result,
+            call.attribution,
+            call.ip,
+            call.stack,
+            call.frame.map(|f| (f.entry, f.request, f.return_address)),
+            call.heap
+        );
+    }
 }
