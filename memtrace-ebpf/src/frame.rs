@@ -22,7 +22,12 @@ pub struct UserRegisters {
 #[inline(always)]
 pub fn user_registers() -> UserRegisters {
     if kernel!(frame_check) == 0 {
-        return UserRegisters { ip: 0, sp: 0, fp: 0, lr: 0 };
+        return UserRegisters {
+            ip: 0,
+            sp: 0,
+            fp: 0,
+            lr: 0,
+        };
     }
     // SAFETY: the helpers give pointers into the current task, which cannot go while it runs this.
     let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const u8;

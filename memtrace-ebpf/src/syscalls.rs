@@ -85,7 +85,16 @@ fn exit(ctx: &TracePointContext, call: u8) {
     }
     let registers = frame::user_registers();
     let (verdict, kept) = frame::attribute(thread, registers.sp);
-    let made = Made { ids, process, thread, call, result, registers, verdict, kept };
+    let made = Made {
+        ids,
+        process,
+        thread,
+        call,
+        result,
+        registers,
+        verdict,
+        kept,
+    };
     if verdict == attribution::PROVEN {
         // SAFETY: a frame inside a value of THREADS.
         let up_to_slot = unsafe { (*kept).slot }.wrapping_sub(registers.sp).wrapping_add(8);
@@ -115,7 +124,16 @@ struct Made {
 /// `room`: bytes for the stack behind `record.stack`; `wanted`: bytes of it that are of interest.
 #[inline(always)]
 fn fill(record: *mut SyscallRecord, made: Made, room: u64, wanted: u64) {
-    let Made { ids, process, thread, call, result, registers, verdict, kept } = made;
+    let Made {
+        ids,
+        process,
+        thread,
+        call,
+        result,
+        registers,
+        verdict,
+        kept,
+    } = made;
     // SAFETY: `record` is reserved memory of at least that size, with `room` bytes from `stack` on; the rest are map
     // values.
     unsafe {
@@ -148,7 +166,11 @@ fn fill(record: *mut SyscallRecord, made: Made, room: u64, wanted: u64) {
         (*record)._pad = 0;
         let bytes = if wanted < room { wanted } else { room };
         // On failure the helper fills the buffer with zeros.
-        let failed = read_user((&raw mut (*record).stack).cast(), bytes as u32, registers.sp as *const _);
+        let failed = read_user(
+            (&raw mut (*record).stack).cast(),
+            bytes as u32,
+            registers.sp as *const _,
+        );
         (*record).stack_words = if failed == 0 { bytes as u32 / 8 } else { 0 };
     }
 }

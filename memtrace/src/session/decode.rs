@@ -1,78 +1,186 @@
 //! Bytes of the ring buffer to events. Fields are read at their offsets in the ABI's structures; nothing is cast.
 
+use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 
 use memtrace_analysis::event::{
-    Attribution, Event, EventKind, Frame, HeapState, Snapshot, Syscall, SyscallKind, Thresholds, Trim,
+    Attribution, Entry, Event, EventKind, Frame, HeapState, Snapshot, Syscall, SyscallKind, Thresholds, Trim,
 };
 use memtrace_common as abi;
 use memtrace_common::{Header, LifeRecord, SyscallRecord, TrimRecord, attribution, record};
 
 use super::state;
+use super::unwind::{Registers, Unwinder, Way};
 
-/// A record's event; the kind of a record that cannot be understood.
-pub fn event(record: &[u8], page_size: u64) -> Result<Event, u16> {
-    let kind = half(record, offset_of!(Header, kind)).unwrap_or(0);
-    decode(record, kind, page_size).ok_or(kind)
+/// Turns records into events. Keeps what it needs to know of the processes' libcs.
+pub struct Decoder {
+    page_size: u64,
+    libraries: Vec<(FileId, Option<Unwinder>)>,
+    /// Which of them a process has; a child has its parent's.
+    library_of: HashMap<u32, usize>,
+    /// Records that could not be understood, by kind.
+    pub unknown: BTreeMap<u16, u64>,
 }
 
-fn decode(record: &[u8], kind: u16, page_size: u64) -> Option<Event> {
-    if usize::from(half(record, offset_of!(Header, length))?) > record.len() {
-        return None;
+/// Device and inode.
+pub type FileId = ((u32, u32), u64);
+
+impl Decoder {
+    pub fn new(page_size: u64) -> Self {
+        Self {
+            page_size,
+            libraries: Vec::new(),
+            library_of: HashMap::new(),
+            unknown: BTreeMap::new(),
+        }
     }
-    let what = match kind {
-        record::SYSCALL => EventKind::Syscall(Box::new(syscall(record, page_size)?)),
-        record::TRIM_BEGIN => EventKind::TrimBegin(trim(record, page_size, false)?),
-        record::TRIM_END => EventKind::TrimEnd(trim(record, page_size, true)?),
-        record::FORK => EventKind::Fork {
-            child: int(record, offset_of!(LifeRecord, other))?,
-            followed: int(record, offset_of!(LifeRecord, detail))? != 0,
-        },
-        record::EXEC => EventKind::Exec,
-        record::THREAD_START => EventKind::ThreadStart {
-            child: int(record, offset_of!(LifeRecord, other))?,
-        },
-        record::THREAD_EXIT => EventKind::ThreadExit,
-        record::PROCESS_EXIT => {
-            let status = int(record, offset_of!(LifeRecord, detail))?;
-            EventKind::ProcessExit {
-                status: (status != abi::STATUS_UNKNOWN).then_some(status as i32),
+
+    /// Whether that library's frames can be followed already.
+    pub fn knows(&self, file: FileId) -> bool {
+        self.libraries.iter().any(|(known, _)| *known == file)
+    }
+
+    /// The libc of a process; `unwinder` is looked at when the library is new. Tells whether its frames can be followed.
+    pub fn set_library(&mut self, pid: u32, file: FileId, unwinder: Option<Unwinder>) -> bool {
+        let index = match self.libraries.iter().position(|(known, _)| *known == file) {
+            Some(index) => index,
+            None => {
+                self.libraries.push((file, unwinder));
+                self.libraries.len() - 1
+            }
+        };
+        self.library_of.insert(pid, index);
+        self.libraries[index].1.is_some()
+    }
+
+    pub fn forget(&mut self, pid: u32) {
+        self.library_of.remove(&pid);
+    }
+
+    /// A record's event; None when it cannot be understood, which is counted.
+    pub fn event(&mut self, record: &[u8]) -> Option<Event> {
+        let kind = half(record, offset_of!(Header, kind)).unwrap_or(0);
+        let event = self.decode(record, kind);
+        match &event {
+            None => *self.unknown.entry(kind).or_default() += 1,
+            Some(event) => {
+                if let EventKind::Fork { child, followed: true } = event.kind
+                    && let Some(&library) = self.library_of.get(&event.pid)
+                {
+                    self.library_of.insert(child, library);
+                }
             }
         }
-        _ => return None,
-    };
-    Some(Event {
-        time_ns: word(record, offset_of!(Header, time_ns))?,
-        pid: int(record, offset_of!(Header, pid))?,
-        tid: int(record, offset_of!(Header, tid))?,
-        kind: what,
-    })
-}
+        event
+    }
 
-fn syscall(record: &[u8], page_size: u64) -> Option<Syscall> {
-    let ip = word(record, offset_of!(SyscallRecord, ip))?;
-    let main = byte(record, offset_of!(SyscallRecord, main_arena))? != 0;
-    Some(Syscall {
-        kind: *SyscallKind::ALL.get(usize::from(byte(record, offset_of!(SyscallRecord, syscall))?))?,
-        args: words(record, offset_of!(SyscallRecord, args))?,
-        result: word(record, offset_of!(SyscallRecord, result))? as i64,
-        enter_ns: word(record, offset_of!(SyscallRecord, enter_ns))?,
-        attribution: match byte(record, offset_of!(SyscallRecord, attribution))? {
+    fn decode(&mut self, record: &[u8], kind: u16) -> Option<Event> {
+        if usize::from(half(record, offset_of!(Header, length))?) > record.len() {
+            return None;
+        }
+        let pid = int(record, offset_of!(Header, pid))?;
+        let what = match kind {
+            record::SYSCALL => EventKind::Syscall(Box::new(self.syscall(record, pid)?)),
+            record::TRIM_BEGIN => EventKind::TrimBegin(trim(record, self.page_size, false)?),
+            record::TRIM_END => EventKind::TrimEnd(trim(record, self.page_size, true)?),
+            record::FORK => EventKind::Fork {
+                child: int(record, offset_of!(LifeRecord, other))?,
+                followed: int(record, offset_of!(LifeRecord, detail))? != 0,
+            },
+            record::EXEC => EventKind::Exec,
+            record::THREAD_START => EventKind::ThreadStart {
+                child: int(record, offset_of!(LifeRecord, other))?,
+            },
+            record::THREAD_EXIT => EventKind::ThreadExit,
+            record::PROCESS_EXIT => {
+                let status = int(record, offset_of!(LifeRecord, detail))?;
+                EventKind::ProcessExit {
+                    status: (status != abi::STATUS_UNKNOWN).then_some(status as i32),
+                }
+            }
+            _ => return None,
+        };
+        Some(Event {
+            time_ns: word(record, offset_of!(Header, time_ns))?,
+            pid,
+            tid: int(record, offset_of!(Header, tid))?,
+            kind: what,
+        })
+    }
+
+    fn syscall(&mut self, record: &[u8], pid: u32) -> Option<Syscall> {
+        let ip = word(record, offset_of!(SyscallRecord, ip))?;
+        let main = byte(record, offset_of!(SyscallRecord, main_arena))? != 0;
+        let args: [u64; 6] = words(record, offset_of!(SyscallRecord, args))?;
+        let frame = frame(record, offset_of!(SyscallRecord, frame))?;
+        let attribution = match byte(record, offset_of!(SyscallRecord, attribution))? {
             attribution::NONE => Attribution::None,
-            attribution::PROVEN => Attribution::Proven,
+            attribution::PROVEN => self.follow(record, pid, &args, frame.as_ref()?)?,
             attribution::STALE => Attribution::Stale,
             attribution::UNCHECKED => Attribution::Unchecked,
             attribution::UNREADABLE => Attribution::Unreadable,
             attribution::IN_SIGNAL_HANDLER => Attribution::InSignalHandler,
             _ => return None,
-        },
-        frame: frame(record, offset_of!(SyscallRecord, frame))?,
-        ip: (ip != 0).then_some(ip),
-        stack: words(record, offset_of!(SyscallRecord, stack))?,
-        heap: heap(record, offset_of!(SyscallRecord, heap), main)?,
-        snapshot: snapshot(record, offset_of!(SyscallRecord, snapshot))?,
-        resident_bytes: resident(word(record, offset_of!(SyscallRecord, resident_pages))?, page_size),
-    })
+        };
+        // Of another call than the allocator's the kernel side could not know which arena it is about.
+        let heap = match attribution {
+            Attribution::Proven | Attribution::Unchecked => heap(record, offset_of!(SyscallRecord, heap), main)?,
+            _ => None,
+        };
+        let resident_pages = word(record, offset_of!(SyscallRecord, resident_pages))?;
+        Some(Syscall {
+            kind: *SyscallKind::ALL.get(usize::from(byte(record, offset_of!(SyscallRecord, syscall))?))?,
+            args,
+            result: word(record, offset_of!(SyscallRecord, result))? as i64,
+            enter_ns: word(record, offset_of!(SyscallRecord, enter_ns))?,
+            attribution,
+            frame,
+            ip: (ip != 0).then_some(ip),
+            stack: words(record, offset_of!(SyscallRecord, stack))?,
+            heap,
+            snapshot: snapshot(record, offset_of!(SyscallRecord, snapshot))?,
+            resident_bytes: resident(resident_pages, self.page_size),
+        })
+    }
+
+    /// The kernel side has found the return address in its slot; do the frames lead there?
+    fn follow(&mut self, record: &[u8], pid: u32, args: &[u64; 6], frame: &Frame) -> Option<Attribution> {
+        let library = self
+            .library_of
+            .get(&pid)
+            .and_then(|&index| self.libraries.get_mut(index));
+        let Some((_, Some(unwinder))) = library else {
+            return Some(Attribution::Unchecked);
+        };
+        let registers = Registers {
+            ip: word(record, offset_of!(SyscallRecord, ip))?,
+            sp: word(record, offset_of!(SyscallRecord, sp))?,
+            fp: word(record, offset_of!(SyscallRecord, fp))?,
+            lr: word(record, offset_of!(SyscallRecord, lr))?,
+        };
+        let base = word(record, offset_of!(SyscallRecord, libc_base))?;
+        let slot = word(record, offset_of!(SyscallRecord, frame) + offset_of!(abi::Frame, slot))?;
+        let count = int(record, offset_of!(SyscallRecord, stack_words))? as usize;
+        let at = offset_of!(SyscallRecord, stack);
+        let bytes = record.get(at..at.checked_add(count.checked_mul(8)?)?)?;
+        let stack: Vec<u64> = bytes.chunks_exact(8).filter_map(|bytes| word(bytes, 0)).collect();
+        Some(match unwinder.follow(registers, base, slot, &stack) {
+            Way::Arrives => Attribution::Proven,
+            Way::Misses => Attribution::Stale,
+            Way::Lost => Attribution::Unchecked,
+            // Only what is being freed or moved can be the allocator's then.
+            Way::ArrivesInWrapper => {
+                let covered = args[0]..args[0].saturating_add(args[1]);
+                let concerned =
+                    matches!(frame.entry, Entry::Free | Entry::Realloc) && covered.contains(&frame.argument);
+                if concerned {
+                    Attribution::Proven
+                } else {
+                    Attribution::Stale
+                }
+            }
+        })
+    }
 }
 
 fn trim(record: &[u8], page_size: u64, returned: bool) -> Option<Trim> {

@@ -16,6 +16,7 @@ mod requirements;
 mod returns;
 mod state;
 mod tracefs;
+mod unwind;
 
 use std::collections::BTreeMap;
 
@@ -28,11 +29,13 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::probe::ProbePlan;
-use crate::target::Target;
+use crate::target::{MappedLibrary, Target};
 
 use attach::Links;
+use decode::Decoder;
 use facts::{Found, RawKernelFacts};
 use state::{RawProcess, RawThread};
+use unwind::Unwinder;
 
 pub use object::has_kernel_side;
 pub use tracefs::mount_if_missing;
@@ -77,9 +80,7 @@ pub struct Session {
     links: Links,
     ebpf: Ebpf,
     facts: Found,
-    page_size: u64,
-    /// Records that could not be understood, by kind.
-    unknown: BTreeMap<u16, u64>,
+    decoder: Decoder,
 }
 
 impl Session {
@@ -116,8 +117,7 @@ impl Session {
             links,
             ebpf,
             facts,
-            page_size: page_size(),
-            unknown: BTreeMap::new(),
+            decoder: Decoder::new(page_size()),
         })
     }
 
@@ -166,7 +166,8 @@ impl Session {
             capabilities.limits.extend(plan.limits.iter().cloned());
         }
         self.put(target.pid, process)?;
-        if let Some(library) = &target.libc {
+        if let (Some(library), Some(plan)) = (&target.libc, plan) {
+            self.follow_frames(target, library, plan, &mut capabilities)?;
             self.links
                 .attach_probes(&mut self.ebpf, target, library, &sites, follow)?;
         }
@@ -174,6 +175,30 @@ impl Session {
         state::returns_seen(&mut capabilities, plan, &sites);
         capabilities.heap_state = plan.is_some_and(|plan| plan.main_arena.is_some() && plan.mp.is_some());
         Ok(capabilities)
+    }
+
+    /// Prepares for following allocator frames through the process's libc.
+    fn follow_frames(
+        &mut self,
+        target: &Target,
+        library: &MappedLibrary,
+        plan: &ProbePlan,
+        capabilities: &mut Capabilities,
+    ) -> Result<()> {
+        let file = (library.device, library.inode);
+        let unwinder = if self.decoder.knows(file) {
+            None
+        } else {
+            let bytes = library.read().with_context(|| format!("reading {}", library.shown))?;
+            Unwinder::for_library(&bytes, plan.text)
+        };
+        if !self.decoder.set_library(target.pid, file, unwinder) {
+            capabilities.limits.push(format!(
+                "{} has no unwind tables: which allocator call made a system call is likely, not proven",
+                library.shown
+            ));
+        }
+        Ok(())
     }
 
     /// Begins to count a process that was added with [`Begin::Later`].
@@ -216,6 +241,7 @@ impl Session {
             // It may have ended meanwhile.
             let _ = self.threads.remove(&key);
         }
+        self.decoder.forget(pid);
         self.processes
             .remove(&pid)
             .with_context(|| format!("removing process {pid} from the kernel side"))
@@ -225,7 +251,7 @@ impl Session {
     pub async fn events(&mut self) -> Result<Vec<Event>> {
         loop {
             let mut guard = self.ring.readable_mut().await.context("waiting for the ring buffer")?;
-            let events = drain(guard.get_inner_mut(), self.page_size, &mut self.unknown);
+            let events = drain(guard.get_inner_mut(), &mut self.decoder);
             guard.clear_ready();
             if !events.is_empty() {
                 return Ok(events);
@@ -235,12 +261,12 @@ impl Session {
 
     /// Takes the events that are there, without waiting.
     pub fn pending(&mut self) -> Vec<Event> {
-        drain(self.ring.get_mut(), self.page_size, &mut self.unknown)
+        drain(self.ring.get_mut(), &mut self.decoder)
     }
 
     /// Records of a kind or length that this version does not know, by kind.
     pub fn unknown_records(&self) -> &BTreeMap<u16, u64> {
-        &self.unknown
+        &self.decoder.unknown
     }
 
     /// Takes the probes of a process away and keeps the rest.
@@ -254,13 +280,10 @@ impl Session {
     }
 }
 
-fn drain(ring: &mut RingBuf<MapData>, page_size: u64, unknown: &mut BTreeMap<u16, u64>) -> Vec<Event> {
+fn drain(ring: &mut RingBuf<MapData>, decoder: &mut Decoder) -> Vec<Event> {
     let mut events = Vec::new();
     while let Some(record) = ring.next() {
-        match decode::event(&record, page_size) {
-            Ok(event) => events.push(event),
-            Err(kind) => *unknown.entry(kind).or_default() += 1,
-        }
+        events.extend(decoder.event(&record));
     }
     events
 }

@@ -1,0 +1,255 @@
+//! From a system call back to the allocator call that made it, frame by frame, with libc's own unwind tables.
+//!
+//! That the return address still stands in its slot does not prove that the call is running: a function may lie over
+//! old frames without writing to them. So the frames are followed from the system call upwards: they must be libc's own
+//! without exception, and one of them must begin exactly at the slot.
+//!
+//! ```text
+//! ip, sp -> row of .eh_frame -> canonical frame address -> return address = next ip ... until the frame's slot
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use gimli::{
+    AArch64, BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule, UnwindContext,
+    UnwindSection, X86_64,
+};
+use object::{Architecture, Object, ObjectSection, ObjectSymbol, SymbolKind};
+
+/// User registers at a system call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    pub ip: u64,
+    pub sp: u64,
+    pub fp: u64,
+    /// 0 on x86_64.
+    pub lr: u64,
+}
+
+/// Where the frames lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Through libc's code alone to the call whose slot it is.
+    Arrives,
+    /// The wrapper of the system call itself uses that slot: the allocator has jumped to it at its end, or the program
+    /// has called it from where it had called the allocator.
+    ArrivesInWrapper,
+    /// Past the slot, or through code that is not the allocator's.
+    Misses,
+    /// It cannot be followed to its end: no table for some code, or not enough of the stack.
+    Lost,
+}
+
+/// glibc's deepest allocator call takes about ten frames.
+const FRAMES: usize = 24;
+
+/// Bits of an arm64 address; above them pointer authentication puts a signature.
+const ARM64_ADDRESS: u64 = (1 << 48) - 1;
+
+/// Exported functions that may be what is found at the slot.
+const ALLOCATOR: [&str; 14] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "memalign",
+    "aligned_alloc",
+    "posix_memalign",
+    "valloc",
+    "pvalloc",
+    "free",
+    "cfree",
+    "malloc_trim",
+    "__libc_malloc",
+    "__libc_free",
+    "__libc_memalign",
+];
+
+/// What is needed of one libc to follow frames through it.
+pub struct Unwinder {
+    eh_frame: Vec<u8>,
+    eh_frame_hdr: Vec<u8>,
+    bases: BaseAddresses,
+    architecture: Architecture,
+    text: Range<u64>,
+    /// First instructions of exported functions that are no allocator entries.
+    foreign: HashSet<u64>,
+    /// Rows looked up so far: a process makes its system calls from few places.
+    rows: HashMap<u64, Option<Row>>,
+}
+
+/// How to get from a frame to its caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Row {
+    /// First instruction of the function.
+    function: u64,
+    /// The canonical frame address: a register plus an offset.
+    base: Base,
+    offset: i64,
+    fp: Saved,
+    return_address: Saved,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Base {
+    Sp,
+    Fp,
+}
+
+/// Where the caller's register is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Saved {
+    /// Still in the register.
+    Same,
+    /// At this offset from the canonical frame address.
+    At(i64),
+    Unknown,
+}
+
+impl Unwinder {
+    /// For the library whose file holds `bytes`, with the addresses of its text. None when it has no unwind tables.
+    pub fn for_library(bytes: &[u8], text: (u64, u64)) -> Option<Self> {
+        let file = object::File::parse(bytes).ok()?;
+        let eh_frame = file.section_by_name(".eh_frame")?;
+        let eh_frame_hdr = file.section_by_name(".eh_frame_hdr")?;
+        let bases = BaseAddresses::default()
+            .set_eh_frame(eh_frame.address())
+            .set_eh_frame_hdr(eh_frame_hdr.address())
+            .set_text(text.0);
+        let foreign = file
+            .dynamic_symbols()
+            .chain(file.symbols())
+            .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_global())
+            .map(|symbol| (symbol.address(), symbol.name().unwrap_or("")))
+            .collect::<Vec<_>>();
+        let own: HashSet<u64> = foreign
+            .iter()
+            .filter(|(_, name)| ALLOCATOR.contains(name))
+            .map(|&(address, _)| address)
+            .collect();
+        let foreign = foreign
+            .into_iter()
+            .map(|(address, _)| address)
+            .filter(|address| !own.contains(address))
+            .collect();
+        Some(Self {
+            eh_frame: eh_frame.data().ok()?.to_vec(),
+            eh_frame_hdr: eh_frame_hdr.data().ok()?.to_vec(),
+            bases,
+            architecture: file.architecture(),
+            text: text.0..text.1,
+            foreign,
+            rows: HashMap::new(),
+        })
+    }
+
+    /// Follows the frames. `stack` holds the words from `registers.sp` upwards, `base` is the library's load address.
+    pub fn follow(&mut self, registers: Registers, base: u64, slot: u64, stack: &[u64]) -> Way {
+        let Registers { mut ip, mut sp, fp, lr } = registers;
+        let word = |address: u64| {
+            let offset = address.checked_sub(registers.sp)?;
+            stack
+                .get(usize::try_from(offset / 8).ok()?)
+                .filter(|_| offset % 8 == 0)
+                .copied()
+        };
+        let x86 = self.architecture == Architecture::X86_64;
+        let mut fp = Some(fp);
+        let mut lr = Some(lr);
+        for depth in 0..FRAMES {
+            let address = ip.wrapping_sub(base);
+            if !self.text.contains(&address) {
+                return Way::Misses;
+            }
+            // The instruction that made the call or the system call: what follows it may be another function.
+            let Some(row) = self.row(address - 1) else {
+                return Way::Lost;
+            };
+            let from = match row.base {
+                Base::Sp => Some(sp),
+                Base::Fp => fp,
+            };
+            let Some(frame) = from.map(|from| from.wrapping_add_signed(row.offset)) else {
+                return Way::Lost;
+            };
+            // The call pushes the return address on x86_64, so that the slot lies just below the frame address.
+            let own_slot = if x86 { frame.wrapping_sub(8) } else { frame };
+            if own_slot == slot {
+                return match (self.foreign.contains(&row.function), depth) {
+                    (false, _) => Way::Arrives,
+                    (true, 0) => Way::ArrivesInWrapper,
+                    (true, _) => Way::Misses,
+                };
+            }
+            if own_slot > slot || frame < sp {
+                return Way::Misses;
+            }
+            let saved = |rule: Saved, now: Option<u64>| match rule {
+                Saved::Same => now,
+                Saved::At(offset) => word(frame.wrapping_add_signed(offset)),
+                Saved::Unknown => None,
+            };
+            let Some(back) = saved(row.return_address, lr) else {
+                return Way::Lost;
+            };
+            ip = if x86 { back } else { back & ARM64_ADDRESS };
+            fp = saved(row.fp, fp);
+            sp = frame;
+            // A function that has called another one has saved its own return address.
+            lr = None;
+        }
+        Way::Lost
+    }
+
+    fn row(&mut self, address: u64) -> Option<Row> {
+        if let Some(known) = self.rows.get(&address) {
+            return *known;
+        }
+        let row = self.look_up(address);
+        self.rows.insert(address, row);
+        row
+    }
+
+    fn look_up(&self, address: u64) -> Option<Row> {
+        let (sp, fp, return_address) = match self.architecture {
+            Architecture::X86_64 => (X86_64::RSP, X86_64::RBP, X86_64::RA),
+            Architecture::Aarch64 => (AArch64::SP, AArch64::X29, AArch64::X30),
+            _ => return None,
+        };
+        let eh_frame = EhFrame::new(&self.eh_frame, LittleEndian);
+        let header = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian)
+            .parse(&self.bases, 8)
+            .ok()?;
+        let description = header
+            .table()?
+            .fde_for_address(&eh_frame, &self.bases, address, EhFrame::cie_from_offset)
+            .ok()?;
+        let mut context = UnwindContext::new();
+        let row = description
+            .unwind_info_for_address(&eh_frame, &self.bases, &mut context, address)
+            .ok()?;
+        let &CfaRule::RegisterAndOffset { register, offset } = row.cfa() else {
+            return None;
+        };
+        let base = if register == sp {
+            Base::Sp
+        } else if register == fp {
+            Base::Fp
+        } else {
+            return None;
+        };
+        let saved = |register: Register| match row.register(register) {
+            // Without a rule a register is not touched.
+            None | Some(RegisterRule::SameValue) => Saved::Same,
+            Some(RegisterRule::Offset(offset)) => Saved::At(offset),
+            Some(_) => Saved::Unknown,
+        };
+        Some(Row {
+            function: description.initial_address(),
+            base,
+            offset,
+            fp: saved(fp),
+            return_address: saved(return_address),
+        })
+    }
+}
