@@ -43,8 +43,6 @@ pub mod active {
     /// Until the user side says go.
     pub const NOT_YET: u32 = 0;
     pub const NOW: u32 = 1;
-    /// From its next exec on: a program that is being started.
-    pub const AT_EXEC: u32 = 2;
 }
 
 /// Kinds of ring buffer records.

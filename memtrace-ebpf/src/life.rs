@@ -101,30 +101,17 @@ fn follow(parent: *const ProcessState, child: u32) -> bool {
 #[raw_tracepoint]
 pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
     let Some(ids) = current_ids() else { return 0 };
-    let Some(process) = PROCESSES.get_ptr_mut(&ids.pid) else {
+    let Some(process) = active_process(ids.pid) else {
         return 0;
     };
-    // SAFETY: a value of PROCESSES.
-    unsafe {
-        if (*process).active == active::AT_EXEC {
-            // The begin of the trace, not a change in its course.
-            (*process).active = active::NOW;
-            return 0;
-        }
-        if (*process).active != active::NOW {
-            return 0;
-        }
-    }
     let before: u64 = ctx.arg(1);
     let _ = THREADS.remove(&ids.thread_key());
     if kernel!(namespace_inode) == 0 {
-        let _ = THREADS.remove(
-            &Ids {
-                pid: ids.pid,
-                tid: before as u32,
-            }
-            .thread_key(),
-        );
+        let old = Ids {
+            pid: ids.pid,
+            tid: before as u32,
+        };
+        let _ = THREADS.remove(&old.thread_key());
     }
     // SAFETY: a value of PROCESSES.
     unsafe { (*process).libc_base = 0 };

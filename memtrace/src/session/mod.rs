@@ -24,7 +24,7 @@ use anyhow::{Context, Result, anyhow};
 use aya::maps::{HashMap, MapData, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use memtrace_analysis::event::{Capabilities, Event, Totals};
-use memtrace_common::{active, global_names, map_names};
+use memtrace_common::{ProcessState, active, global_names, map_names};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -68,8 +68,6 @@ pub enum Begin {
     Now,
     /// When [`Session::activate`] says so.
     Later,
-    /// At its next exec, that exec's own system calls included: for a program that is being started.
-    AtExec,
 }
 
 /// A loaded kernel side. Dropping it detaches everything.
@@ -134,20 +132,55 @@ impl Session {
         }
     }
 
-    /// Traces a process, its children too with `follow`: probes at the plan's sites (none without a plan: then only
-    /// its system calls are seen). What is then visible is returned.
+    /// Traces the system calls of a process alone, and of its children with `follow`. For one without a glibc, and for
+    /// one that has not loaded it yet and is given to [`Session::add`] as soon as it has.
+    pub fn watch(&mut self, pid: u32, follow: bool, begin: Begin) -> Result<Capabilities> {
+        let process = self.configured(pid, follow, begin);
+        self.put(pid, process)?;
+        Ok(self.capabilities())
+    }
+
+    /// Traces a process, its children too with `follow`: with probes at the plan's sites in the libc it maps. What is
+    /// then visible is returned.
     ///
-    /// A process that is added again gets the new plan and keeps its counters; it must be stopped meanwhile, since
-    /// what it would count during the exchange would be lost.
-    pub fn add(
-        &mut self,
-        target: &Target,
-        plan: Option<&ProbePlan>,
-        follow: bool,
-        begin: Begin,
-    ) -> Result<Capabilities> {
+    /// A process that is traced already keeps its counters; it must be stopped meanwhile, since what it would count
+    /// during the exchange would be lost.
+    pub fn add(&mut self, target: &Target, plan: &ProbePlan, follow: bool, begin: Begin) -> Result<Capabilities> {
+        let library = target
+            .libc
+            .as_ref()
+            .with_context(|| format!("process {} has no glibc to probe", target.pid))?;
         let mut capabilities = self.capabilities();
-        let mut process = match self.processes.get(&target.pid, 0) {
+        let sites = attach::sites(plan, returns::are_safe());
+        self.follow_frames(target, library, plan, &mut capabilities)?;
+        let mut process = self.configured(target.pid, follow, begin);
+        process.libc = state::libc_facts(plan, &sites);
+        // Nothing is counted before all probes are there, or there would be mallocs without their frees. What is
+        // traced already goes on: its system calls count.
+        let wanted = process.active;
+        if !self.is_active(target.pid) {
+            process.active = active::NOT_YET;
+        }
+        self.put(target.pid, process)?;
+        self.links
+            .attach_probes(&mut self.ebpf, target, library, &sites, follow)?;
+        if process.active != wanted {
+            process.active = wanted;
+            self.put(target.pid, process)?;
+        }
+        capabilities.limits.extend(plan.limits.iter().cloned());
+        capabilities.probed = sites.iter().map(|site| site.entry).collect();
+        capabilities.heap_state = plan.main_arena.is_some() && plan.mp.is_some();
+        state::returns_seen(&mut capabilities, plan, &sites);
+        Ok(capabilities)
+    }
+
+    fn is_active(&self, pid: u32) -> bool {
+        matches!(self.processes.get(&pid, 0), Ok(RawProcess(process)) if process.active == active::NOW)
+    }
+
+    fn configured(&self, pid: u32, follow: bool, begin: Begin) -> ProcessState {
+        let mut process = match self.processes.get(&pid, 0) {
             Ok(RawProcess(before)) => before,
             Err(_) => state::new_process(),
         };
@@ -155,26 +188,8 @@ impl Session {
         process.active = match begin {
             Begin::Now => active::NOW,
             Begin::Later => active::NOT_YET,
-            Begin::AtExec => active::AT_EXEC,
         };
-        let sites = match (plan, &target.libc) {
-            (Some(plan), Some(_)) => attach::sites(plan, returns::are_safe()),
-            _ => Vec::new(),
-        };
-        if let Some(plan) = plan {
-            process.libc = state::libc_facts(plan, &sites);
-            capabilities.limits.extend(plan.limits.iter().cloned());
-        }
-        self.put(target.pid, process)?;
-        if let (Some(library), Some(plan)) = (&target.libc, plan) {
-            self.follow_frames(target, library, plan, &mut capabilities)?;
-            self.links
-                .attach_probes(&mut self.ebpf, target, library, &sites, follow)?;
-        }
-        capabilities.probed = sites.iter().map(|site| site.entry).collect();
-        state::returns_seen(&mut capabilities, plan, &sites);
-        capabilities.heap_state = plan.is_some_and(|plan| plan.main_arena.is_some() && plan.mp.is_some());
-        Ok(capabilities)
+        process
     }
 
     /// Prepares for following allocator frames through the process's libc.
@@ -211,7 +226,7 @@ impl Session {
         self.put(pid, process)
     }
 
-    fn put(&mut self, pid: u32, process: memtrace_common::ProcessState) -> Result<()> {
+    fn put(&mut self, pid: u32, process: ProcessState) -> Result<()> {
         self.processes
             .insert(pid, RawProcess(process), 0)
             .with_context(|| format!("making room for process {pid} in the kernel side"))

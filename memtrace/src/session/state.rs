@@ -73,16 +73,16 @@ pub fn libc_facts(plan: &ProbePlan, sites: &[Site]) -> LibcFacts {
 }
 
 /// Notes which returns are seen, and in words what is not.
-pub fn returns_seen(capabilities: &mut Capabilities, plan: Option<&ProbePlan>, sites: &[Site]) {
+pub fn returns_seen(capabilities: &mut Capabilities, plan: &ProbePlan, sites: &[Site]) {
     let seen = |entry| sites.iter().any(|site| site.entry == entry && site.with_return);
     capabilities.realloc_returns = seen(Entry::Realloc);
     capabilities.trim_returns = seen(Entry::MallocTrim);
-    if !sites.is_empty() && !capabilities.realloc_returns {
+    if !capabilities.realloc_returns {
         capabilities.limits.push(String::from(
             "returns of realloc and malloc_trim are not seen, since on this kernel a return probe could kill a process with a seccomp filter",
         ));
     }
-    if plan.is_some_and(|plan| plan.spurious_free_returns.len() > SPURIOUS_SITES) {
+    if plan.spurious_free_returns.len() > SPURIOUS_SITES {
         capabilities.limits.push(String::from(
             "libc frees thread caches from more places than can be told apart: some of its own frees are counted",
         ));

@@ -1,16 +1,15 @@
-//! Real probes on the running kernel, against programs whose every allocator call is known. Needs root and `cc`.
+//! Each call once, by entry point.
 
-mod kernel_support;
+use memtrace_analysis::event::{Entry, SyscallKind};
 
-use kernel_support::{Program, Traced, can_trace, trace};
-use memtrace_analysis::event::{Entry, EventKind, Syscall, SyscallKind};
+use crate::support::{Program, Traced, can_trace, trace};
 
 #[test]
 fn every_entry_point_is_counted_exactly_over_eight_threads() {
     if !can_trace() {
         return;
     }
-    let traced = trace(Program::build("entries"), |_| ());
+    let traced = trace(Program::build("entries"));
     let totals = &traced.totals;
     let calls = |entry: Entry| totals.calls[entry as usize];
     for (entry, expected) in [
@@ -43,12 +42,7 @@ fn every_entry_point_is_counted_exactly_over_eight_threads() {
         totals.calls.len() - usize::from(!has_own_aligned_alloc(&traced))
     );
     let seen: u64 = totals.syscalls.iter().sum();
-    let events = traced
-        .events
-        .iter()
-        .filter(|event| matches!(event.kind, EventKind::Syscall(_)))
-        .count();
-    assert_eq!(events as u64, seen);
+    assert_eq!(traced.syscalls().len() as u64, seen);
     assert!(totals.syscalls[SyscallKind::Mmap as usize] > 0);
     assert!(traced.events.iter().all(|event| event.pid == traced.pid));
     assert_eq!(traced.said, Vec::<String>::new());
@@ -57,36 +51,4 @@ fn every_entry_point_is_counted_exactly_over_eight_threads() {
 /// Up to 2.37 aligned_alloc is memalign under another name.
 fn has_own_aligned_alloc(traced: &Traced) -> bool {
     traced.capabilities.probed.contains(&Entry::AlignedAlloc)
-}
-
-fn syscalls(traced: &Traced) -> Vec<&Syscall> {
-    traced
-        .events
-        .iter()
-        .filter_map(|event| match &event.kind {
-            EventKind::Syscall(call) => Some(&**call),
-            _ => None,
-        })
-        .collect()
-}
-
-#[test]
-fn a_system_call_belongs_to_the_allocator_only_while_its_call_is_on_the_stack() {
-    if !can_trace() {
-        return;
-    }
-    let traced = trace(Program::build("attribution"), |_| ());
-    for call in syscalls(&traced) {
-        eprintln!(
-            "{:8} {:x?} = {:x} {:?} ip {:x?} {:x?} {:?} {:?}",
-            call.kind.name(),
-            &call.args[..4],
-            call.result,
-            call.attribution,
-            call.ip,
-            call.stack,
-            call.frame.map(|f| (f.entry, f.request, f.return_address)),
-            call.heap
-        );
-    }
 }

@@ -4,28 +4,33 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use memtrace::probe::ProbePlan;
 use memtrace::session::{self, Begin, Options, Session};
 use memtrace::target::Target;
-use memtrace_analysis::event::{Capabilities, Event, Totals};
+use memtrace_analysis::event::{Capabilities, Event, EventKind, Syscall, Totals};
 
 /// A program of tests/programs, running and waiting.
 pub struct Program {
     pub child: Child,
+    binary: PathBuf,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Program {
-    /// Compiles (once for each version of the source) and starts it; returns when it is ready.
+    /// Compiles and starts it; returns when it is ready.
     pub fn build(name: &str) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("tests/programs")
             .join(format!("{name}.c"));
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("programs");
         std::fs::create_dir_all(&directory).unwrap();
-        let binary = directory.join(name);
+        // Tests of one program run side by side.
+        static COPIES: AtomicU32 = AtomicU32::new(0);
+        let copy = COPIES.fetch_add(1, Ordering::Relaxed);
+        let binary = directory.join(format!("{name}-{}-{copy}", std::process::id()));
         let compiled = Command::new("cc")
             .args([
                 "-O1",
@@ -33,6 +38,7 @@ impl Program {
                 "-Wall",
                 "-pthread",
                 "-Wno-deprecated-declarations",
+                "-Wno-unused-result",
                 "-o",
             ])
             .arg(&binary)
@@ -47,7 +53,12 @@ impl Program {
             .unwrap();
         let stdin = child.stdin.take().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut program = Self { child, stdin, stdout };
+        let mut program = Self {
+            child,
+            binary,
+            stdin,
+            stdout,
+        };
         assert_eq!(program.line(), ["ready"]);
         program
     }
@@ -58,6 +69,13 @@ impl Program {
 
     pub fn go(&mut self) {
         self.stdin.write_all(b"g").unwrap();
+    }
+
+    /// Waits for `done` and gives the words behind it.
+    pub fn done(&mut self) -> Vec<String> {
+        let line = self.line();
+        assert_eq!(line.first().map(String::as_str), Some("done"), "{line:?}");
+        line[1..].to_vec()
     }
 
     pub fn line(&mut self) -> Vec<String> {
@@ -71,6 +89,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.binary);
     }
 }
 
@@ -118,14 +137,12 @@ pub fn with_session<T>(body: impl FnOnce(&tokio::runtime::Runtime, &mut Session)
 }
 
 /// Traces a program from `ready` to `done`.
-pub fn trace(mut program: Program, before_go: impl FnOnce(&Program)) -> Traced {
+pub fn trace(mut program: Program) -> Traced {
     with_session(|_, session| {
         let (target, plan) = target(program.pid());
-        let capabilities = session.add(&target, Some(&plan), false, Begin::Now).unwrap();
-        before_go(&program);
+        let capabilities = session.add(&target, &plan, false, Begin::Now).unwrap();
         program.go();
-        let line = program.line();
-        assert_eq!(line.first().map(String::as_str), Some("done"), "{line:?}");
+        let said = program.done();
         let totals = session.totals(program.pid()).unwrap();
         let events = session.pending();
         assert!(session.unknown_records().is_empty(), "{:?}", session.unknown_records());
@@ -134,9 +151,26 @@ pub fn trace(mut program: Program, before_go: impl FnOnce(&Program)) -> Traced {
             capabilities,
             totals,
             events,
-            said: line[1..].to_vec(),
+            said,
         }
     })
+}
+
+impl Traced {
+    pub fn syscalls(&self) -> Vec<&Syscall> {
+        syscalls(&self.events)
+    }
+}
+
+pub fn syscalls(events: &[Event]) -> Vec<&Syscall> {
+    let call = |event| match event {
+        &Event {
+            kind: EventKind::Syscall(ref call),
+            ..
+        } => Some(&**call),
+        _ => None,
+    };
+    events.iter().filter_map(call).collect()
 }
 
 /// A process and where to probe the libc it maps.
