@@ -132,20 +132,23 @@ impl Session {
         }
     }
 
-    /// Traces the system calls of a process alone, and of its children with `follow`. For one without a glibc, and for
-    /// one that has not loaded it yet and is given to [`Session::add`] as soon as it has.
-    pub fn watch(&mut self, pid: u32, follow: bool, begin: Begin) -> Result<Capabilities> {
-        let process = self.configured(pid, follow, begin);
-        self.put(pid, process)?;
-        Ok(self.capabilities())
-    }
-
-    /// Traces a process, its children too with `follow`: with probes at the plan's sites in the libc it maps. What is
-    /// then visible is returned.
+    /// Traces a process, its children too with `follow`: with probes at the plan's sites in the libc it maps, or without
+    /// a plan its system calls alone. What is then visible is returned.
     ///
     /// A process that is traced already keeps its counters; it must be stopped meanwhile, since what it would count
     /// during the exchange would be lost.
-    pub fn add(&mut self, target: &Target, plan: &ProbePlan, follow: bool, begin: Begin) -> Result<Capabilities> {
+    pub fn add(
+        &mut self,
+        target: &Target,
+        plan: Option<&ProbePlan>,
+        follow: bool,
+        begin: Begin,
+    ) -> Result<Capabilities> {
+        let Some(plan) = plan else {
+            let process = self.configured(target.pid, follow, begin);
+            self.put(target.pid, process)?;
+            return Ok(self.capabilities());
+        };
         let library = target
             .libc
             .as_ref()

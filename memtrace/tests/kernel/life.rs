@@ -38,7 +38,7 @@ fn a_child_leaves_no_event_unless_it_is_followed() {
             let mut program = Program::build("forks");
             let parent = program.pid();
             let (target, plan) = target(parent);
-            session.add(&target, &plan, follow, Begin::Now).unwrap();
+            session.add(&target, Some(&plan), follow, Begin::Now).unwrap();
             program.go();
             let child: u32 = program.done()[0].parse().unwrap();
             let events = session.pending();
@@ -75,7 +75,7 @@ fn an_exec_gives_a_new_address_space_and_goes_on_counting() {
     with_session(|_, session| {
         let mut program = Program::build("execs");
         let (target, plan) = target(program.pid());
-        session.add(&target, &plan, false, Begin::Now).unwrap();
+        session.add(&target, Some(&plan), false, Begin::Now).unwrap();
         program.go();
         assert_eq!(program.line(), ["again"]);
         let before = session.libc_base(program.pid());
@@ -102,7 +102,7 @@ fn threads_come_and_go_and_a_killed_process_ends_with_its_signal() {
         let mut program = Program::build("entries");
         let pid = program.pid();
         let (target, plan) = target(pid);
-        session.add(&target, &plan, false, Begin::Now).unwrap();
+        session.add(&target, Some(&plan), false, Begin::Now).unwrap();
         program.go();
         program.done();
         let mut events = session.pending();

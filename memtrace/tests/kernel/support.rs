@@ -140,7 +140,7 @@ pub fn with_session<T>(body: impl FnOnce(&tokio::runtime::Runtime, &mut Session)
 pub fn trace(mut program: Program) -> Traced {
     with_session(|_, session| {
         let (target, plan) = target(program.pid());
-        let capabilities = session.add(&target, &plan, false, Begin::Now).unwrap();
+        let capabilities = session.add(&target, Some(&plan), false, Begin::Now).unwrap();
         program.go();
         let said = program.done();
         let totals = session.totals(program.pid()).unwrap();
