@@ -3,7 +3,8 @@
 //! As long as a process has one thread, the process's running totals say it exactly. With several threads a growth is
 //! one of an arena, and its batch is what the arena's users have allocated since each was last accounted for: the
 //! thread that grows it up to this moment, the others up to their last record. What they did since goes into the next
-//! batch, so that nothing is counted twice or lost. A block with a mapping of its own closes the batch of its thread's
+//! batch, so that nothing is counted twice or lost. The block that a growth is made for is served after it, and belongs
+//! to the next batch too. A block with a mapping of its own closes the batch of its thread's
 //! arena.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -49,8 +50,6 @@ struct User {
     seen: Count,
     accounted: Count,
     arena: Option<ArenaKey>,
-    /// The allocator call that caused its last growth.
-    grew_in: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -87,15 +86,15 @@ impl Batches {
     /// Closes a batch: `cause` made thread `tid` grow `arena` (None: a mapped block, which is its thread's arena's).
     pub fn close(&mut self, tid: u32, arena: Option<ArenaKey>, cause: Option<&Frame>, snapshot: &Snapshot) -> Batch {
         self.observe(tid, snapshot);
-        let user = self.users.get(&tid).copied().unwrap_or_default();
-        let arena = arena.or(user.arena).unwrap_or(ArenaKey::Main);
+        let of_user = self.users.get(&tid).and_then(|user| user.arena);
+        let arena = arena.or(of_user).unwrap_or(ArenaKey::Main);
         let first = !self.grown.contains(&arena);
         if self.grown.len() < MAX_KEYS {
             self.grown.insert(arena);
         }
-        // The cause is in the totals already, unless it has been accounted for by an earlier growth of the same call.
+        // The totals count the cause already.
         let own = match cause {
-            Some(frame) if user.grew_in != Some(frame.call) && frame.makes_block() => Count {
+            Some(frame) if frame.makes_block() => Count {
                 blocks: 1,
                 bytes: frame.request,
             },
@@ -104,19 +103,19 @@ impl Batches {
         let process = Count {
             blocks: snapshot.allocated_blocks,
             bytes: snapshot.allocated_bytes,
-        };
+        }
+        .since(own);
         let by_process = process.since(self.process_accounted);
         self.process_accounted = Count {
             blocks: self.process_accounted.blocks.max(process.blocks),
             bytes: self.process_accounted.bytes.max(process.bytes),
         };
-        let (by_arena, users) = self.account(tid, arena, cause);
+        let (by_arena, users) = self.account(tid, arena, own);
         let (count, scope) = match (self.several_threads, users) {
             (false, _) => (by_process, BatchScope::Process),
             (true, 0 | 1) => (by_arena, BatchScope::Thread),
             (true, _) => (by_arena, BatchScope::Threads),
         };
-        let count = count.since(own);
         Batch {
             blocks: count.blocks,
             requested_bytes: count.bytes,
@@ -125,17 +124,17 @@ impl Batches {
         }
     }
 
-    /// Accounts for all users of `arena`; what they allocated, and how many they are.
-    fn account(&mut self, tid: u32, arena: ArenaKey, cause: Option<&Frame>) -> (Count, usize) {
+    /// Accounts for all users of `arena` but for `own`, thread `tid`'s call; what they allocated, and how many they are.
+    fn account(&mut self, tid: u32, arena: ArenaKey, own: Count) -> (Count, usize) {
         if let Some(user) = self.user(tid) {
             user.arena = Some(arena);
-            user.grew_in = cause.map(|frame| frame.call);
         }
         let mut sum = self.left.remove(&arena).unwrap_or_default();
         let mut users: usize = 0;
-        for user in self.users.values_mut().filter(|user| user.arena == Some(arena)) {
-            sum = sum.plus(user.seen.since(user.accounted));
-            user.accounted = user.seen;
+        for (&id, user) in self.users.iter_mut().filter(|(_, user)| user.arena == Some(arena)) {
+            let done = if id == tid { user.seen.since(own) } else { user.seen };
+            sum = sum.plus(done.since(user.accounted));
+            user.accounted = done;
             users = users.saturating_add(1);
         }
         (sum, users)

@@ -232,7 +232,8 @@ pub struct Cause {
     pub attribution: String,
 }
 
-/// Allocations between the growth before this one (of the same arena) and this one, its cause left out.
+/// Blocks served since the growth before this one (of the same arena): the block that one was made for, up to the last
+/// one before the block that this one is made for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
     pub blocks: u64,
