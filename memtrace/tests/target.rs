@@ -86,6 +86,14 @@ fn a_static_program_is_traceable_with_symbols_only() {
             target.allocator
         );
         assert_traceable(&target);
+        // The same glibc as the shared one, so what the plans know of its insides is the same.
+        let plan = |library: &[u8]| ProbePlan::for_library(library).unwrap();
+        let own = plan(&target.libc.unwrap().read().unwrap());
+        let shared = plan(&std::fs::read(system_libc()).unwrap());
+        assert!(own.main_arena.is_some() && own.mp.is_some(), "{:?}", own.limits);
+        assert_eq!(own.top_offset, shared.top_offset);
+        assert_eq!(own.first_free_twice, shared.first_free_twice);
+        assert_eq!(own.spurious_free_returns.len(), shared.spurious_free_returns.len());
         program.end();
 
         let stripped = folder.path(&format!("{name}-stripped"));

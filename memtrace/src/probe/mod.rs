@@ -10,6 +10,7 @@
 
 mod amd64;
 mod arm64;
+mod books;
 mod library;
 mod plan;
 mod site;

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use memtrace_analysis::event::Entry;
-use memtrace_analysis::glibc::{Anatomy, Machine, Unsupported, Version};
 
+use super::books::Books;
 use super::library::{Architecture, Library, Symbol, TextSegment};
 use super::site::Function;
 use super::{ProbePlan, ProbeSite, amd64, arm64};
@@ -65,21 +65,16 @@ impl ProbePlan {
             .segment(malloc)
             .ok_or_else(|| PlanError::NoCode(String::from("malloc")))?;
         let version = library.version();
-        if version.is_none() {
-            limits.push(String::from(
-                "the glibc version is unknown, since its banner is not in the file",
-            ));
-        }
+        let books = Books::of(&library, &mut limits);
         let own = own_frees(&library, text, &mut limits);
-        let (main_arena, mp, top_offset) = books(&library, &mut limits);
         Ok(Self {
             version,
             build_id: library.build_id.clone(),
             sites,
             text: (text.address, text.address + text.bytes.len() as u64),
-            main_arena,
-            mp,
-            top_offset,
+            main_arena: books.main_arena,
+            mp: books.mp,
+            top_offset: books.top_offset,
             first_free_twice: own.first_free_twice,
             spurious_free_returns: own.returns,
             limits,
@@ -182,49 +177,4 @@ fn own_frees(library: &Library<'_>, text: TextSegment<'_>, limits: &mut Vec<Stri
         first_free_twice,
         returns,
     }
-}
-
-/// Where main_arena and mp_ are, and where `top` is in the former.
-fn books(library: &Library<'_>, limits: &mut Vec<String>) -> (Option<u64>, Option<u64>, Option<u32>) {
-    let anatomy: Result<_, Unsupported> = Anatomy::of_library(library.bytes).or_else(|unsupported| {
-        // A program that has kept its symbols names what the search did not find.
-        let named = || {
-            Some((
-                library.object("mp_")?.address,
-                library.object("main_arena")?.address,
-                release(library)?,
-            ))
-        };
-        let machine = match library.architecture {
-            Architecture::Amd64 => Machine::Amd64,
-            Architecture::Arm64 => Machine::Arm64,
-        };
-        let (mp, main_arena, version) = named().ok_or(unsupported)?;
-        Ok(Anatomy::known(machine, version, mp, main_arena))
-    });
-    match anatomy {
-        Ok(Anatomy {
-            main_arena,
-            mp,
-            malloc_state,
-            ..
-        }) => (Some(main_arena), Some(mp), u32::try_from(malloc_state.top).ok()),
-        Err(unsupported) => {
-            limits.push(format!(
-                "arenas and thresholds cannot be read from the process: {unsupported}"
-            ));
-            (None, None, None)
-        }
-    }
-}
-
-/// The release as a number, where its layouts are known.
-fn release(library: &Library<'_>) -> Option<Version> {
-    let version = library.version()?;
-    let (major, minor) = version.split_once('.')?;
-    let version = Version {
-        major: major.parse().ok()?,
-        minor: minor.parse().ok()?,
-    };
-    version.is_known().then_some(version)
 }

@@ -9,6 +9,7 @@ use super::processes::Processes;
 use crate::commands::args::TraceArgs;
 use crate::commands::exit::hint;
 use crate::commands::feed::Feed;
+use crate::probe::ProbePlan;
 use crate::session::{Begin, Session};
 use crate::target::{Moment, SpawnError, Spawned, Target};
 
@@ -61,7 +62,8 @@ impl Birth<'_> {
         let target = Target::of_pid(pid)?;
         let time_ns = look::now_ns();
         let sample = look::sample(pid).ok();
-        let capabilities = self.add(&target)?;
+        // Also where its allocator is there already (a static program): the probes come at the next moment.
+        let capabilities = self.add(&target, None)?;
         self.known = Some(Known {
             target,
             capabilities,
@@ -74,7 +76,9 @@ impl Birth<'_> {
 
     fn at_libc(&mut self, pid: u32) -> anyhow::Result<()> {
         let target = Target::of_pid(pid)?;
-        let capabilities = self.add(&target)?;
+        let (plan, mut limits) = attach::plan(&target)?;
+        let mut capabilities = self.add(&target, plan.as_ref())?;
+        capabilities.limits.append(&mut limits);
         if let Some(known) = &mut self.known {
             known.target = target;
             known.capabilities = capabilities;
@@ -82,14 +86,10 @@ impl Birth<'_> {
         Ok(())
     }
 
-    fn add(&mut self, target: &Target) -> anyhow::Result<Capabilities> {
-        let (plan, mut limits) = attach::plan(target)?;
-        let mut capabilities = self
-            .session
-            .add(target, plan.as_ref(), self.follow, Begin::Now)
-            .with_context(|| format!("attaching to {} (pid {})", target.name, target.pid))?;
-        capabilities.limits.append(&mut limits);
-        Ok(capabilities)
+    fn add(&mut self, target: &Target, plan: Option<&ProbePlan>) -> anyhow::Result<Capabilities> {
+        self.session
+            .add(target, plan, self.follow, Begin::Now)
+            .with_context(|| format!("attaching to {} (pid {})", target.name, target.pid))
     }
 }
 
