@@ -72,9 +72,22 @@ impl File {
         }
     }
 
+    /// Advice about all of it.
     pub fn advise(self, advice: c_int) {
-        // SAFETY: a descriptor of ours; 0 bytes means up to the end.
-        let error = unsafe { libc::posix_fadvise(self.0, 0, 0, advice) };
+        self.advise_about(0, 0, advice);
+    }
+
+    /// The same, a chunk at a time.
+    pub fn advise_in_pieces(self, advice: c_int, bytes: usize) {
+        for at in (0..bytes).step_by(CHUNK) {
+            self.advise_about(at, CHUNK, advice);
+        }
+    }
+
+    /// 0 bytes: up to the end.
+    fn advise_about(self, at: usize, bytes: usize, advice: c_int) {
+        // SAFETY: a descriptor of ours.
+        let error = unsafe { libc::posix_fadvise(self.0, at as libc::off_t, bytes as libc::off_t, advice) };
         if error != 0 {
             line::error(format_args!("memtrace-lab: posix_fadvise failed with error {error}"));
             // SAFETY: ends the process without running anything of ours.

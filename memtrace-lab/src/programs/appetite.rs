@@ -12,6 +12,8 @@ use crate::random::Random;
 use crate::stage::Stage;
 
 const MOST: usize = 200_000;
+/// Blocks of the small appetite.
+const SNACK: usize = 500;
 static MEAL: Table<MOST> = Table::new();
 
 pub const PROGRAM: Program = Program {
@@ -49,9 +51,11 @@ fn run(stage: &mut Stage, options: &Options) {
     stage.phase("freed");
     let end = now_ns() + seconds * 1_000_000_000;
     while now_ns() < end {
-        for _ in 0..1_000 {
-            glibc::give(glibc::take(500 + random.below(7_500)));
+        // More at once than a thread's cache holds, so that the allocator behind it is called.
+        for i in 0..SNACK {
+            MEAL.put(i, glibc::take(500 + random.below(7_500)));
         }
+        (0..SNACK).filter_map(|i| MEAL.take(i)).for_each(glibc::give);
         idle_ms(100);
     }
     stage.phase("done");

@@ -1,7 +1,8 @@
 //! Threads with a heap each: how many arenas come of it, and what one survivor in each keeps resident.
 //!
-//! Every thread allocates --kilobytes of small blocks and one more on top, frees all but that one, and stays alive. Phases: base, full
-//! (all held), freed (one survivor in each thread), trimmed (after malloc_trim(0)).
+//! Every thread allocates --kilobytes of small blocks and one more on top, frees all but that one, and stays alive; all
+//! at the same time, or with --in-turn 1 one thread after the other. Phases: base, full (all held; not in turn), freed
+//! (one survivor in each thread), trimmed (after malloc_trim(0)).
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -32,6 +33,11 @@ pub const PROGRAM: Program = Program {
             default: 1_024,
             maximum: (MOST_BLOCKS * BLOCK / 1024) as u64,
         },
+        NumberOption {
+            name: "in-turn",
+            default: 0,
+            maximum: 1,
+        },
     ],
     run,
 };
@@ -46,8 +52,12 @@ fn run(stage: &mut Stage, options: &Options) {
     let threads = options.count("threads");
     let blocks = (options.count("kilobytes") * 1024 / BLOCK).clamp(1, MOST_BLOCKS);
     BLOCKS.store(blocks, Ordering::Relaxed);
+    let in_turn = options.get("in-turn") == 1;
     stage.phase("base");
-    for _ in 0..threads {
+    if in_turn {
+        STEP.add();
+    }
+    for thread in 1..=threads {
         let mut id = 0;
         // SAFETY: the thread uses statics only, and runs until the process ends.
         let failed = unsafe { libc::pthread_create(&raw mut id, core::ptr::null(), work, null_mut()) };
@@ -58,10 +68,15 @@ fn run(stage: &mut Stage, options: &Options) {
             // SAFETY: ends the process without running anything of ours.
             unsafe { libc::_exit(2) };
         }
+        if in_turn {
+            ARRIVED.wait_for(2 * thread);
+        }
     }
-    ARRIVED.wait_for(threads);
-    stage.phase("full");
-    STEP.add();
+    if !in_turn {
+        ARRIVED.wait_for(threads);
+        stage.phase("full");
+        STEP.add();
+    }
     ARRIVED.wait_for(2 * threads);
     stage.phase("freed");
     glibc::trim();

@@ -1,8 +1,9 @@
 //! Two files, written, dropped from the page cache, read again, and advised about one by one.
 //!
-//! Phases: base, written (not yet on the disk), dropped (on the disk, out of the cache), idle (the same time again that
-//! reading takes, as a comparison), read (both read through), dontneed (the first given up), willneed (the first asked
-//! for, and read ahead by the kernel in its own time). Facts: the descriptors `first` and `second`, and their `bytes`.
+//! Phases: base, written (not yet on the disk), then in each round dropped (on the disk, out of the cache), idle (about
+//! the time that reading takes, as a comparison) and read (both read through), in the end dontneed (the first given up)
+//! and willneed (the first asked for, and read ahead by the kernel in its own time), pieces (asked for once more, a MiB
+//! at a time). Facts: the descriptors `first` and `second`, and their `bytes`.
 
 use super::{NumberOption, Program};
 use crate::arguments::Options;
@@ -25,6 +26,11 @@ pub const PROGRAM: Program = Program {
             default: 32 << 20,
             maximum: 1 << 40,
         },
+        NumberOption {
+            name: "rounds",
+            default: 5,
+            maximum: 100,
+        },
     ],
     run,
 };
@@ -43,21 +49,25 @@ fn run(stage: &mut Stage, options: &Options) {
         );
     };
     phase("written");
-    for file in [first, second] {
-        file.sync();
-        file.advise(libc::POSIX_FADV_DONTNEED);
+    for round in 0..options.get("rounds") {
+        for file in [first, second] {
+            file.sync();
+            file.advise(libc::POSIX_FADV_DONTNEED);
+        }
+        phase("dropped");
+        // About as long as a disk of two gigabytes a second needs.
+        idle_ms((bytes >> 21) as u64);
+        phase("idle");
+        let began = now_ns();
+        first.read_through(bytes);
+        second.read_through(neighbour);
+        line::print(format_args!("read round={round} ns={}", now_ns() - began));
+        phase("read");
     }
-    phase("dropped");
-    // About as long as a disk of one gigabyte a second needs.
-    idle_ms((bytes >> 20) as u64);
-    phase("idle");
-    let began = now_ns();
-    first.read_through(bytes);
-    second.read_through(neighbour);
-    line::print(format_args!("read ns={}", now_ns() - began));
-    phase("read");
     first.advise(libc::POSIX_FADV_DONTNEED);
     phase("dontneed");
     first.advise(libc::POSIX_FADV_WILLNEED);
     phase("willneed");
+    first.advise_in_pieces(libc::POSIX_FADV_WILLNEED, bytes);
+    phase("pieces");
 }
