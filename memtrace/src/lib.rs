@@ -7,6 +7,7 @@
 pub mod commands;
 mod elf;
 pub mod inspect;
+pub mod lab;
 pub mod privileges;
 pub mod probe;
 pub mod report;

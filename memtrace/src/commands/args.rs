@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+use super::lab::LabArgs;
 use super::quantity;
 
 const EXAMPLES: &str = "\
@@ -83,6 +84,8 @@ pub enum Verb {
     Replay(ReplayArgs),
     /// Show where probes would sit in a process's libc, and why there
     Probes(ProbesArgs),
+    /// Try out what is claimed about malloc, mmap and the page cache, on this machine
+    Lab(LabArgs),
 }
 
 #[derive(Debug, Args)]

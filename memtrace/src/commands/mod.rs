@@ -3,6 +3,7 @@
 pub mod args;
 pub mod exit;
 mod feed;
+pub mod lab;
 mod output;
 mod probes;
 mod quantity;
@@ -20,5 +21,6 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         None => trace::run(&trace),
         Some(Verb::Replay(args)) => replay::run(&args),
         Some(Verb::Probes(args)) => probes::run(&args),
+        Some(Verb::Lab(args)) => lab::run(&args),
     }
 }

@@ -8,6 +8,7 @@
 pub mod library;
 pub mod machine;
 pub mod mappings;
+pub mod page_cache;
 pub mod proc_file;
 pub mod process_memory;
 pub mod stop;

@@ -1,0 +1,252 @@
+//! Which pages of a file the page cache holds, and which files a process holds.
+//!
+//! cachestat(2) (Linux 6.5) counts without touching a page and knows the dirty ones; before it, mincore(2) over a mapping
+//! of the file. Both show strangers less than owners: a file that is neither ours nor writable for us counts as unknown.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+
+use anyhow::{Context, Result, bail};
+
+/// What of one file is in memory, bytes in whole pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Residency {
+    /// The file's size.
+    pub file: u64,
+    pub cached: u64,
+    /// Changed and not yet on the disk, and on its way there; None where only mincore could be asked.
+    pub dirty: Option<u64>,
+    pub writeback: Option<u64>,
+}
+
+impl Residency {
+    /// Share of the file's pages that are cached, 0 to 1; an empty file has none.
+    pub fn share(&self) -> f64 {
+        let whole = self.file.next_multiple_of(page_size());
+        if whole == 0 {
+            0.0
+        } else {
+            self.cached as f64 / whole as f64
+        }
+    }
+}
+
+/// A file that a process has open or maps.
+#[derive(Clone, Debug)]
+pub struct HeldFile {
+    /// As the kernel names it, control characters removed; "(deleted)" behind a name that is gone.
+    pub shown: String,
+    pub how: Holding,
+    /// An error where it could not be looked at.
+    pub residency: Result<Residency, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    pub descriptors: Vec<u32>,
+    pub mapped: bool,
+}
+
+pub fn of_file(file: &File) -> Result<Residency> {
+    let size = file.metadata().context("asking for the file's size")?.len();
+    match cachestat(file) {
+        Ok(found) => {
+            let page = page_size();
+            Ok(Residency {
+                file: size,
+                cached: found.cached * page,
+                dirty: Some(found.dirty * page),
+                writeback: Some(found.writeback * page),
+            })
+        }
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP)) => {
+            let cached = mincore(file, size).context("asking by mincore which pages are cached")?;
+            Ok(Residency {
+                file: size,
+                cached,
+                dirty: None,
+                writeback: None,
+            })
+        }
+        Err(error) => Err(error).context("asking by cachestat which pages are cached"),
+    }
+}
+
+/// Every regular file that a process has open or maps, each once, the most cached first.
+pub fn of_process(pid: u32) -> Result<Vec<HeldFile>> {
+    let mut found: BTreeMap<(u64, u64), (PathBuf, PathBuf, Holding)> = BTreeMap::new();
+    let descriptors = format!("/proc/{pid}/fd");
+    let entries = fs::read_dir(&descriptors).with_context(|| format!("listing the files of process {pid}"))?;
+    for entry in entries.flatten() {
+        let number = entry.file_name().to_string_lossy().parse();
+        if let (Some(held), Ok(number)) = (entry_of(&mut found, &entry.path()), number) {
+            held.descriptors.push(number);
+        }
+    }
+    let mappings = format!("/proc/{pid}/map_files");
+    // Only root may look there before Linux 5.9 or so; the descriptors are worth showing alone.
+    for entry in fs::read_dir(&mappings).into_iter().flatten().flatten() {
+        if let Some(held) = entry_of(&mut found, &entry.path()) {
+            held.mapped = true;
+        }
+    }
+    let mut files: Vec<_> = found
+        .into_values()
+        .map(|(opened, named, how)| held_file(&opened, &named, how))
+        .collect();
+    let cached = |file: &HeldFile| file.residency.as_ref().map_or(0, |residency| residency.cached);
+    files.sort_by(|a, b| cached(b).cmp(&cached(a)).then_with(|| a.shown.cmp(&b.shown)));
+    Ok(files)
+}
+
+fn entry_of<'a>(
+    found: &'a mut BTreeMap<(u64, u64), (PathBuf, PathBuf, Holding)>,
+    link: &Path,
+) -> Option<&'a mut Holding> {
+    // A descriptor may be closed between the listing and the look.
+    let metadata = fs::metadata(link).ok()?;
+    if !metadata.is_file() {
+        return None;
+    }
+    let named = fs::read_link(link).ok()?;
+    let held = found
+        .entry((metadata.dev(), metadata.ino()))
+        .or_insert_with(|| (link.to_path_buf(), named, Holding::default()));
+    Some(&mut held.2)
+}
+
+fn held_file(opened: &Path, named: &Path, how: Holding) -> HeldFile {
+    let residency = File::open(opened)
+        .context("opening it")
+        .and_then(|file| of_file(&file))
+        .map_err(|error| format!("{error:#}"));
+    let shown = named
+        .to_string_lossy()
+        .chars()
+        .filter(|character| !character.is_control())
+        .collect();
+    HeldFile { shown, how, residency }
+}
+
+struct Counts {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+}
+
+/// Pages of the whole file.
+fn cachestat(file: &File) -> io::Result<Counts> {
+    /// The same number on every architecture.
+    const SYS_CACHESTAT: libc::c_long = 451;
+    // struct cachestat_range: offset, length (0: to the end); struct cachestat: cache, dirty, writeback, evicted,
+    // recently evicted.
+    let range = [0u64; 2];
+    let mut counts = [0u64; 5];
+    // SAFETY: the kernel reads two and writes five words.
+    let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0) };
+    match result {
+        0 => Ok(Counts {
+            cached: counts[0],
+            dirty: counts[1],
+            writeback: counts[2],
+        }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Bytes of the file's cached pages.
+fn mincore(file: &File, size: u64) -> Result<u64> {
+    let page = page_size();
+    let length = usize::try_from(size).context("the file is larger than the address space")?;
+    if length == 0 {
+        return Ok(0);
+    }
+    let pages = size.div_ceil(page) as usize;
+    let mut resident = vec![0u8; pages];
+    // SAFETY: a mapping of our own, asked about with a byte of room for each page, and removed once.
+    let error = unsafe {
+        let start = libc::mmap(
+            null_mut(),
+            length,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        );
+        if start == libc::MAP_FAILED {
+            bail!("mapping it: {}", io::Error::last_os_error());
+        }
+        let result = libc::mincore(start, length, resident.as_mut_ptr());
+        let error = io::Error::last_os_error();
+        libc::munmap(start, length);
+        (result != 0).then_some(error)
+    };
+    match error {
+        Some(error) => Err(error.into()),
+        None => Ok(resident.iter().filter(|byte| **byte & 1 == 1).count() as u64 * page),
+    }
+}
+
+fn page_size() -> u64 {
+    // SAFETY: asks for a constant of the system.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn written(bytes: usize) -> File {
+        let path = std::env::temp_dir().join(format!("memtrace-page-cache-{}-{bytes}", std::process::id()));
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .unwrap();
+        fs::remove_file(&path).unwrap();
+        file.write_all(&vec![1; bytes]).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_file_just_written_is_cached_whole() {
+        let residency = of_file(&written(100_000)).unwrap();
+        assert_eq!(residency.file, 100_000);
+        assert_eq!(residency.cached, 100_000u64.next_multiple_of(page_size()));
+        assert_eq!(residency.share(), 1.0);
+    }
+
+    #[test]
+    fn both_ways_of_asking_agree() {
+        let file = written(50_000);
+        let by_mincore = mincore(&file, 50_000).unwrap();
+        assert_eq!(by_mincore, of_file(&file).unwrap().cached);
+    }
+
+    #[test]
+    fn an_empty_file_is_no_division_by_zero() {
+        assert_eq!(of_file(&written(0)).unwrap().share(), 0.0);
+    }
+
+    #[test]
+    fn this_process_holds_its_own_program_and_what_it_opened() {
+        let file = written(8_192);
+        let held = of_process(std::process::id()).unwrap();
+        let number = file.as_raw_fd() as u32;
+        let mine = held.iter().find(|held| held.how.descriptors.contains(&number)).unwrap();
+        assert!(mine.shown.ends_with("(deleted)") && !mine.how.mapped, "{mine:?}");
+        let program = std::env::current_exe().unwrap();
+        assert!(
+            held.iter()
+                .any(|held| held.shown == program.to_string_lossy() && held.how.mapped)
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! What experiments work with: the programs, where they may write, and runs that several of them share.
+
+use std::cell::OnceCell;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use super::run::{self, Command, Run};
+
+/// How a whole lab session is to be run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// memtrace-lab itself.
+    pub programs: PathBuf,
+    /// Another glibc for the programs: its dynamic loader and the directory of its libraries.
+    pub glibc: Option<(PathBuf, PathBuf)>,
+    /// Where files are made; nothing is left there.
+    pub directory: PathBuf,
+    /// Bytes of the large file of the page cache experiments.
+    pub file_size: u64,
+    /// Rounds of each timing.
+    pub rounds: u64,
+    pub allow_drop_caches: bool,
+}
+
+pub struct Bench {
+    pub settings: Settings,
+    brk_steps: OnceCell<Run>,
+    pairs: OnceCell<Run>,
+    pairs_without_threshold: OnceCell<Run>,
+    file_cache: OnceCell<super::experiments::page_cache::FileCacheRun>,
+}
+
+impl Bench {
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            brk_steps: OnceCell::new(),
+            pairs: OnceCell::new(),
+            pairs_without_threshold: OnceCell::new(),
+            file_cache: OnceCell::new(),
+        }
+    }
+
+    /// A program of memtrace-lab that waits at its phases.
+    pub fn program(&self, name: &str) -> Command {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let program = match &self.settings.glibc {
+            None => self.settings.programs.clone(),
+            Some((loader, libraries)) => {
+                arguments.extend([
+                    "--library-path".into(),
+                    libraries.into(),
+                    self.settings.programs.clone().into(),
+                ]);
+                loader.clone()
+            }
+        };
+        arguments.extend([name.into(), "--wait".into()]);
+        self.command(program, arguments)
+    }
+
+    /// Any other program that speaks as those do.
+    pub fn command(&self, program: impl Into<OsString>, arguments: Vec<OsString>) -> Command {
+        Command {
+            program: program.into(),
+            arguments,
+            environment: Vec::new(),
+            directory: self.settings.directory.clone(),
+            sample_every: None,
+        }
+    }
+
+    /// 10,000 blocks of 64 bytes: the subject of the first four experiments.
+    pub fn brk_steps(&self) -> Result<&Run> {
+        once(&self.brk_steps, || run::run(&self.program("brk-steps")))
+    }
+
+    /// Pairs of every size, in both ways.
+    pub fn pairs(&self) -> Result<&Run> {
+        once(&self.pairs, || {
+            run::run(&self.program("pairs").arg("--rounds", self.settings.rounds))
+        })
+    }
+
+    /// The same with M_MMAP_THRESHOLD set to 0.
+    pub fn pairs_without_threshold(&self) -> Result<&Run> {
+        once(&self.pairs_without_threshold, || {
+            run::run(
+                &self
+                    .program("pairs")
+                    .arg("--rounds", self.settings.rounds)
+                    .arg("--threshold-zero", 1),
+            )
+        })
+    }
+
+    pub fn file_cache(&self) -> Result<&super::experiments::page_cache::FileCacheRun> {
+        once(&self.file_cache, || {
+            super::experiments::page_cache::FileCacheRun::make(self)
+        })
+    }
+
+    /// The glibc the programs run with; an error when they cannot be run at all.
+    pub fn glibc(&self) -> Result<Option<String>> {
+        let run = run::run(&self.program("knobs"))
+            .with_context(|| format!("trying out the lab's programs ({})", self.settings.programs.display()))?;
+        Ok(run.stop("base")?.look.books.map(|books| books.version.to_string()))
+    }
+}
+
+fn once<T>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+    match cell.get() {
+        Some(made) => Ok(made),
+        None => {
+            let made = make()?;
+            Ok(cell.get_or_init(|| made))
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Threads make arenas up to a limit, and each keeps what lies below its survivor: experiment 13.
+
+use anyhow::Result;
+
+use super::MIB;
+use crate::lab::bench::Bench;
+use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
+use crate::lab::figure::Measured;
+use crate::lab::picture::{Axis, Picture, Series, Shape};
+use crate::lab::run::{self, Run};
+use crate::lab::unit::Unit;
+
+pub const ARENAS: Experiment = Experiment {
+    number: 13,
+    name: "arenas",
+    group: Group::Cost,
+    title: "threads make arenas up to 8 for each processor",
+    claim: "Threads make arenas up to 8 times the number of processors; one survivor in each keeps its arena's memory, and \
+            MALLOC_ARENA_MAX=2 prevents that.",
+    why: "A thread that allocates for the first time gets an arena of its own while there are fewer than the limit. What it \
+          frees stays in that arena, where other threads cannot use it. With two arenas, the memory that one thread has \
+          freed serves the next one.",
+    commands: &[
+        "memtrace-lab arenas --threads 64 --in-turn 1",
+        "MALLOC_ARENA_MAX=2 memtrace-lab arenas --threads 64 --in-turn 1",
+    ],
+    checks: &[
+        Check {
+            figure: "arenas_per_processor",
+            says: "arenas for each processor, with threads enough",
+            claimed: Some(8.0),
+            expect: Expect::Exactly(8.0),
+            essential: true,
+        },
+        Check {
+            figure: "kept",
+            says: "RSS kept by one survivor in each arena",
+            claimed: None,
+            expect: Expect::AtLeast(MIB),
+            essential: true,
+        },
+        Check {
+            figure: "arenas_limited",
+            says: "arenas with MALLOC_ARENA_MAX=2",
+            claimed: Some(2.0),
+            expect: Expect::AtMost(2.0),
+            essential: true,
+        },
+        Check {
+            figure: "kept_ratio",
+            says: "RSS kept against that with MALLOC_ARENA_MAX=2",
+            claimed: None,
+            expect: Expect::AtLeast(2.0),
+            essential: true,
+        },
+    ],
+    needs: Needs {
+        memory: 256 << 20,
+        files: 0,
+    },
+    root_adds: Some("how each arena grew (mprotect, page by page) and shrank (madvise)"),
+    measure,
+};
+
+fn measure(bench: &Bench) -> Result<Measured> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let threads = (8 * processors + 16).min(512);
+    let program = |count| bench.program("arenas").arg("--threads", count).arg("--in-turn", 1);
+    let default = run::run(&program(threads))?;
+    let limited = run::run(&program(threads).env("MALLOC_ARENA_MAX", "2"))?;
+    let mut measured = Measured::default();
+    match (arenas(&default), arenas(&limited)) {
+        (Some(default), Some(limited)) => {
+            let per_processor = default / processors as f64;
+            measured.count(
+                "arenas_per_processor",
+                "arenas for each processor",
+                per_processor,
+                Unit::Count,
+            );
+            measured.because(
+                "arenas_per_processor",
+                format!("{threads} threads on {processors} processors made {default} arenas: this glibc counts processors otherwise"),
+            );
+            measured.count("arenas", format!("arenas of {threads} threads"), default, Unit::Count);
+            measured.count("arenas_limited", "arenas with MALLOC_ARENA_MAX=2", limited, Unit::Count);
+        }
+        _ => {
+            for key in ["arenas_per_processor", "arenas_limited"] {
+                measured.miss(key, "glibc's books could not be read in this process");
+            }
+        }
+    }
+    let (kept_default, kept_limited) = (kept(&default)?, kept(&limited)?);
+    measured.count("kept", "RSS kept by the survivors", kept_default, Unit::Bytes);
+    measured.count(
+        "kept_limited",
+        "the same with MALLOC_ARENA_MAX=2",
+        kept_limited,
+        Unit::Bytes,
+    );
+    measured.count(
+        "kept_ratio",
+        "the first against the second",
+        kept_default / kept_limited.max(1.0),
+        Unit::Times,
+    );
+    let trimmed = default.stop("freed")?.look.resident - default.stop("trimmed")?.look.resident;
+    measured.note(format!(
+        "malloc_trim(0) then gave back {}: it walks every arena",
+        Unit::Bytes.show(trimmed)
+    ));
+
+    let mut points = (Vec::new(), Vec::new());
+    for count in [1, threads / 8, threads / 4, threads / 2, threads * 3 / 4, threads]
+        .into_iter()
+        .filter(|count| *count > 0)
+    {
+        let run = if count == threads {
+            default.clone()
+        } else {
+            run::run(&program(count))?
+        };
+        points.0.push((count as f64, kept(&run)?));
+        let run = if count == threads {
+            limited.clone()
+        } else {
+            run::run(&program(count).env("MALLOC_ARENA_MAX", "2"))?
+        };
+        points.1.push((count as f64, kept(&run)?));
+    }
+    measured.pictures.push(Picture {
+        name: "arenas",
+        title: "One block of 1 000 bytes left by each thread: what stays resident".to_string(),
+        x: Axis::linear("threads, each with 1 MiB for a while, one after the other", Unit::Count),
+        y: Axis::linear("resident above the start", Unit::Bytes),
+        series: vec![
+            Series::new("as many arenas as glibc makes", Shape::Line, points.0),
+            Series::new("MALLOC_ARENA_MAX=2", Shape::Line, points.1),
+        ],
+    });
+    Ok(measured)
+}
+
+fn arenas(run: &Run) -> Option<f64> {
+    Some(run.stop("freed").ok()?.look.books?.arenas as f64)
+}
+
+fn kept(run: &Run) -> Result<f64> {
+    Ok(run.stop("freed")?.look.resident - run.stop("base")?.look.resident)
+}

@@ -1,0 +1,232 @@
+//! What free and malloc_trim give back of the heap: experiments 3 and 4.
+
+use anyhow::Result;
+
+use super::KIB;
+use crate::lab::bench::Bench;
+use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
+use crate::lab::figure::Measured;
+use crate::lab::picture::{Axis, Picture, Series, Shape};
+use crate::lab::run::{self, Run, Stop};
+use crate::lab::unit::Unit;
+
+pub const FREE_KEEPS: Experiment = Experiment {
+    number: 3,
+    name: "free-keeps",
+    group: Group::Heap,
+    title: "free leaves break and RSS where they are",
+    claim: "Freeing all 10 000 blocks of 64 bytes leaves break and RSS where they are.",
+    why: "A freed chunk of up to 128 bytes goes to the thread cache, then to a fastbin, and is not merged with its \
+          neighbours: the top does not grow, so there is nothing to trim. From glibc 2.43 there are no fastbins; chunks \
+          merge at once, and a top of trim_threshold (128 KiB) or more is given back. Larger blocks merge in every version.",
+    commands: &[
+        "memtrace-lab brk-steps",
+        "memtrace-lab brk-steps --bytes 1000 --blocks 2000",
+    ],
+    checks: &[
+        Check {
+            figure: "break_change",
+            says: "the break stays where it is",
+            claimed: Some(0.0),
+            expect: Expect::Exactly(0.0),
+            essential: true,
+        },
+        Check {
+            figure: "resident_change",
+            says: "RSS stays where it is",
+            claimed: Some(0.0),
+            expect: Expect::AtLeast(-64.0 * KIB),
+            essential: true,
+        },
+        Check {
+            figure: "break_change_reverse",
+            says: "the break when freed in reverse order",
+            claimed: None,
+            expect: Expect::Shown,
+            essential: false,
+        },
+        Check {
+            figure: "break_change_large",
+            says: "the break after freeing 2 000 blocks of 1 000 bytes",
+            claimed: None,
+            expect: Expect::Shown,
+            essential: false,
+        },
+    ],
+    needs: Needs { memory: 0, files: 0 },
+    root_adds: Some("how many of the frees led to a system call, and to which"),
+    measure: measure_free,
+};
+
+pub const TRIM: Experiment = Experiment {
+    number: 4,
+    name: "trim",
+    group: Group::Heap,
+    title: "malloc_trim(0) gives it back",
+    claim: "malloc_trim(0) gives the freed memory back to the system.",
+    why: "malloc_trim merges what lies in fastbins, lowers the break over a free top, and returns whole free pages between \
+          live blocks by madvise. Chunks in thread caches stay, and pin what lies below them: in reverse order the last \
+          chunks freed are the lowest ones, and in order the first.",
+    commands: &["memtrace-lab brk-steps", "strace -e brk,madvise memtrace-lab brk-steps"],
+    checks: &[
+        Check {
+            figure: "break_lowered",
+            says: "the break comes down again",
+            claimed: None,
+            expect: Expect::AtLeast(512.0 * KIB),
+            essential: true,
+        },
+        Check {
+            figure: "resident_returned",
+            says: "RSS comes down again",
+            claimed: None,
+            expect: Expect::AtLeast(512.0 * KIB),
+            essential: true,
+        },
+        Check {
+            figure: "resident_returned_reverse",
+            says: "RSS given back after freeing in reverse order",
+            claimed: None,
+            expect: Expect::Shown,
+            essential: false,
+        },
+        Check {
+            figure: "break_lowered_reverse",
+            says: "the break lowered after freeing in reverse order",
+            claimed: None,
+            expect: Expect::Shown,
+            essential: false,
+        },
+    ],
+    needs: Needs { memory: 0, files: 0 },
+    root_adds: Some("by which system calls it gives back, and how much by each"),
+    measure: measure_trim,
+};
+
+fn measure_free(bench: &Bench) -> Result<Measured> {
+    let forward = bench.brk_steps()?;
+    let reverse = run::run(&bench.program("brk-steps").arg("--reverse", 1))?;
+    let large = run::run(&bench.program("brk-steps").arg("--bytes", 1_000).arg("--blocks", 2_000))?;
+    let mut measured = Measured::default();
+    measured.count(
+        "break_change",
+        "the break after the frees",
+        change(forward, "brk", "peak", "freed")?,
+        Unit::Bytes,
+    );
+    measured.count(
+        "resident_change",
+        "RSS after the frees",
+        change(forward, "rss", "peak", "freed")?,
+        Unit::Bytes,
+    );
+    measured.count(
+        "break_change_reverse",
+        "the break after freeing in reverse order",
+        change(&reverse, "brk", "peak", "freed")?,
+        Unit::Bytes,
+    );
+    measured.count(
+        "break_change_large",
+        "the break after freeing 2 000 blocks of 1 000 bytes",
+        change(&large, "brk", "peak", "freed")?,
+        Unit::Bytes,
+    );
+    if let Some(books) = forward.stop("peak")?.look.books {
+        let why = match books.version.minor {
+            43.. => format!(
+                "glibc {} has no fastbins: freed chunks merge at once, and free gives back a top of {} (trim_threshold) or more",
+                books.version,
+                Unit::Bytes.show(books.trim_threshold as f64)
+            ),
+            _ => format!(
+                "free gives back a top of {} (trim_threshold) or more",
+                Unit::Bytes.show(books.trim_threshold as f64)
+            ),
+        };
+        measured.because("break_change", why.clone());
+        measured.because("resident_change", why);
+    }
+    measured.pictures.push(levels(forward)?);
+    Ok(measured)
+}
+
+fn measure_trim(bench: &Bench) -> Result<Measured> {
+    let forward = bench.brk_steps()?;
+    let reverse = run::run(&bench.program("brk-steps").arg("--reverse", 1))?;
+    let mut measured = Measured::default();
+    let lowered = -change(forward, "brk", "freed", "trimmed")?;
+    measured.count(
+        "break_lowered",
+        "the break lowered by malloc_trim(0)",
+        lowered,
+        Unit::Bytes,
+    );
+    let returned = -change(forward, "rss", "freed", "trimmed")?;
+    measured.count(
+        "resident_returned",
+        "RSS given back by malloc_trim(0)",
+        returned,
+        Unit::Bytes,
+    );
+    measured.count(
+        "break_lowered_reverse",
+        "the break lowered, freed in reverse order",
+        -change(&reverse, "brk", "freed", "trimmed")?,
+        Unit::Bytes,
+    );
+    measured.count(
+        "resident_returned_reverse",
+        "RSS given back, freed in reverse order",
+        -change(&reverse, "rss", "freed", "trimmed")?,
+        Unit::Bytes,
+    );
+    let by_free = -change(forward, "brk", "peak", "freed")?;
+    if by_free > 0.0 {
+        let why = format!("free had already lowered the break by {}", Unit::Bytes.show(by_free));
+        measured.because("break_lowered", why.clone());
+        measured.because("resident_returned", why);
+    }
+    Ok(measured)
+}
+
+/// By how much a program's own fact changed between two phases.
+fn change(run: &Run, fact: &str, from: &str, to: &str) -> Result<f64> {
+    Ok(run.stop(to)?.line.number(fact)? - run.stop(from)?.line.number(fact)?)
+}
+
+fn levels(run: &Run) -> Result<Picture> {
+    let phases = ["base", "peak", "freed", "trimmed"];
+    let bars = |value: &dyn Fn(&Stop) -> Result<f64>| -> Result<Vec<(f64, f64)>> {
+        let at = |(place, phase): (usize, &&str)| Ok((place as f64, value(run.stop(phase)?)?));
+        phases.iter().enumerate().map(at).collect()
+    };
+    Ok(Picture {
+        name: "free-keeps",
+        title: "Freed is not given back: live bytes, resident bytes and the break".to_string(),
+        x: Axis::places(
+            "",
+            ["start", "10 000 held", "all freed", "malloc_trim(0)"]
+                .map(str::to_string)
+                .to_vec(),
+        ),
+        y: Axis::linear("memory", Unit::Bytes),
+        series: vec![
+            Series::new(
+                "live (asked for)",
+                Shape::Bars,
+                bars(&|stop| stop.line.number("live_bytes"))?,
+            ),
+            Series::new(
+                "heap, resident",
+                Shape::Bars,
+                bars(&|stop| Ok(stop.look.heap_resident))?,
+            ),
+            Series::new(
+                "break above the start",
+                Shape::Bars,
+                bars(&|stop| stop.line.number("brk"))?,
+            ),
+        ],
+    })
+}

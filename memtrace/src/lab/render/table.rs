@@ -1,0 +1,95 @@
+//! The figures of an experiment as rows: what was claimed beside what was measured, the same for text and HTML.
+
+use super::super::experiment::Check;
+use super::super::figure::Figure;
+use super::super::runner::Done;
+use super::super::verdict::{Outcome, outcome, wanted};
+
+pub struct Row {
+    pub label: String,
+    pub claimed: String,
+    pub measured: String,
+    /// In a word or two, for what decides; empty for what does not.
+    pub remark: String,
+    pub outcome: Outcome,
+}
+
+/// Figures that decide come first, in the order of the claim; then the others.
+pub fn rows(done: &Done) -> Vec<Row> {
+    let checks = done.experiment.checks;
+    let decided = checks.iter().map(|check| of_check(check, done));
+    let further = done
+        .measured
+        .figures
+        .iter()
+        .filter(|figure| checks.iter().all(|check| check.figure != figure.key));
+    decided.chain(further.map(of_figure)).collect()
+}
+
+fn of_check(check: &Check, done: &Done) -> Row {
+    let figure = done.measured.figure(check.figure);
+    let outcome = outcome(check, figure);
+    let Some(figure) = figure else {
+        let why = done.measured.missing.iter().find(|missing| missing.key == check.figure);
+        return Row {
+            label: check.says.to_string(),
+            claimed: String::new(),
+            measured: "not measured".to_string(),
+            remark: why.map_or_else(String::new, |missing| missing.why.clone()),
+            outcome,
+        };
+    };
+    let remark = match outcome {
+        Outcome::Met => "as expected".to_string(),
+        Outcome::NotMet => format!("expected {}", wanted(check.expect, figure.unit)),
+        Outcome::Noisy => format!("too noisy; expected {}", wanted(check.expect, figure.unit)),
+        Outcome::Shown | Outcome::NotMeasured => String::new(),
+    };
+    let claimed = check.claimed.map_or_else(String::new, |value| figure.unit.show(value));
+    Row {
+        claimed,
+        remark,
+        outcome,
+        ..of_figure(figure)
+    }
+}
+
+fn of_figure(figure: &Figure) -> Row {
+    Row {
+        label: figure.label.clone(),
+        claimed: String::new(),
+        measured: figure.show(),
+        remark: if figure.is_noisy() {
+            "noisy".to_string()
+        } else {
+            String::new()
+        },
+        outcome: Outcome::Shown,
+    }
+}
+
+/// The most telling figure of an experiment, for a single line: the first that contradicts, else the first that counts.
+pub fn headline(done: &Done) -> String {
+    let rows = rows(done);
+    let telling = rows
+        .iter()
+        .find(|row| row.outcome == Outcome::NotMet)
+        .or_else(|| {
+            rows.iter()
+                .find(|row| row.outcome == Outcome::NotMeasured || row.outcome == Outcome::Noisy)
+        })
+        .or_else(|| rows.iter().find(|row| row.outcome == Outcome::Met));
+    match telling {
+        Some(row) if row.outcome == Outcome::NotMeasured => row.remark.clone(),
+        Some(row) if row.claimed.is_empty() || row.claimed == row.measured => {
+            format!("{}: {}", row.label, short(&row.measured))
+        }
+        Some(row) => format!("{}: {} (claimed {})", row.label, short(&row.measured), row.claimed),
+        None => String::new(),
+    }
+}
+
+/// Without the spread.
+fn short(measured: &str) -> &str {
+    measured.split(" (").next().unwrap_or(measured)
+}
