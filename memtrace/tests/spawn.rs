@@ -1,18 +1,23 @@
 //! Commands started under our eyes: stopped at their exec and with their libc mapped, unharmed afterwards.
 
-mod support;
-
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use memtrace::target::{Moment, SpawnError, Spawned, Target};
 use memtrace_analysis::event::AllocatorKind;
 
-use support::{Folder, is_root, system_libc, system_loader};
+use memtrace_test_support::cc;
+use memtrace_test_support::glibc::{system_libc, system_loader};
+use memtrace_test_support::scratch::Scratch;
+use memtrace_test_support::skip::{root, skip};
+
+fn compile(scratch: &Scratch, name: &str, source: &str, options: &[&str]) -> PathBuf {
+    cc::build("cc", name, source, options, scratch).unwrap_or_else(|problem| panic!("{problem}"))
+}
 
 fn words(command: &[&str]) -> Vec<OsString> {
     command.iter().map(OsString::from).collect()
@@ -65,8 +70,8 @@ fn refused(command: &[&str], user: Option<&str>) -> SpawnError {
 
 #[test]
 fn a_command_is_seen_from_its_exec_on() {
-    let folder = Folder::new();
-    let out = folder.path("out");
+    let scratch = Scratch::new();
+    let out = scratch.file("out");
     let (mut child, at_exec, at_ready) = start(&shell(&format!("echo $$ > {}; exit 3", out.display())));
     assert_eq!(
         (at_exec.pid, at_exec.libc),
@@ -92,9 +97,9 @@ fn a_command_is_seen_from_its_exec_on() {
 /// No code of libc may have been executed: its data is as the file has it, or not even mapped.
 #[test]
 fn libc_has_not_begun_when_the_caller_is_told() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     let source = "#include <stdlib.h>\nint main(void) { return malloc(10) == 0; }";
-    let program = folder.compile("allocates", source, &[]);
+    let program = compile(&scratch, "allocates", source, &[]);
     let heap = Cell::new(true);
     let mut child = start_with(&[program.into()], Moment::LibcMapped, |pid| {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
@@ -106,42 +111,45 @@ fn libc_has_not_begun_when_the_caller_is_told() {
 
 #[test]
 fn static_programs_are_ready_at_once() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     let source = "int main(void) { return 7; }";
     for options in [&["-static"][..], &["-static-pie"]] {
-        let (mut child, at_exec, at_ready) = start(&[folder.compile("fixed", source, options).into()]);
+        let (mut child, at_exec, at_ready) = start(&[compile(&scratch, "fixed", source, options).into()]);
         assert_eq!(at_exec.allocator.kind, AllocatorKind::GlibcStatic);
         assert_eq!(at_ready.unwrap().libc, at_exec.libc);
         assert_eq!(child.wait().unwrap().code(), Some(7));
     }
-    match folder.compile_with("musl-gcc", "musl", source, &[]) {
+    match cc::build("musl-gcc", "musl", source, &[], &scratch) {
         Ok(path) => {
             let (mut child, _, at_ready) = start(&[path.into()]);
             assert_eq!(at_ready.unwrap().allocator.kind, AllocatorKind::Musl);
             assert_eq!(child.wait().unwrap().code(), Some(7));
         }
-        Err(problem) => eprintln!("SKIPPED: no program with musl: {problem} (Debian: apt install musl-tools)"),
+        Err(problem) => skip(
+            "static_programs_are_ready_at_once",
+            &format!("no program with musl: {problem} (Debian: apt install musl-tools)"),
+        ),
     }
 }
 
 #[test]
 fn a_program_without_any_libc_is_let_go() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     let exit = if cfg!(target_arch = "aarch64") {
         "register long n __asm__(\"x8\") = 94, s __asm__(\"x0\") = 9; __asm__ volatile (\"svc 0\" :: \"r\"(n), \"r\"(s));"
     } else {
         "__asm__ volatile (\"syscall\" :: \"a\"(231), \"D\"(9));"
     };
     let source = format!("void _start(void) {{ {exit} }}");
-    let (mut child, _, at_ready) = start(&[folder.compile("bare", &source, &["-nostdlib", "-pie", "-fPIE"]).into()]);
+    let (mut child, _, at_ready) = start(&[compile(&scratch, "bare", &source, &["-nostdlib", "-pie", "-fPIE"]).into()]);
     assert_eq!(at_ready.unwrap().allocator.kind, AllocatorKind::Unknown);
     assert_eq!(child.wait().unwrap().code(), Some(9));
 }
 
 #[test]
 fn a_loader_run_as_a_command_counts_as_the_program() {
-    let folder = Folder::new();
-    let program = folder.compile("seven", "int main(void) { return 7; }", &[]);
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "seven", "int main(void) { return 7; }", &[]);
     let (mut child, _, at_ready) = start(&[system_loader().into(), program.into()]);
     assert_eq!(
         at_ready.unwrap().libc.unwrap().inode,
@@ -152,11 +160,12 @@ fn a_loader_run_as_a_command_counts_as_the_program() {
 
 #[test]
 fn an_allocator_in_front_is_seen_before_it_runs() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     let library = "void *malloc(unsigned long n) { return 0; } void free(void *p) {} int mallctl;";
-    let library = folder.compile("front.so", library, &["-shared", "-fPIC"]);
+    let library = compile(&scratch, "front.so", library, &["-shared", "-fPIC"]);
     let preload = format!("LD_PRELOAD={}", library.display());
-    let program = folder.compile(
+    let program = compile(
+        &scratch,
         "seven",
         "int main(void) { return 7; }",
         &["-Wl,--no-as-needed", library.to_str().unwrap()],
@@ -172,8 +181,8 @@ fn an_allocator_in_front_is_seen_before_it_runs() {
 
 #[test]
 fn scripts_and_exec_chains_end_as_they_would() {
-    let folder = Folder::new();
-    let script = folder.path("script");
+    let scratch = Scratch::new();
+    let script = scratch.file("script");
     std::fs::write(&script, "#!/bin/sh\nexec env sh -c 'exec sh -c \"exit 5\"'\n").unwrap();
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let (mut child, _, _) = start(&[script.into()]);
@@ -182,10 +191,15 @@ fn scripts_and_exec_chains_end_as_they_would() {
 
 #[test]
 fn a_missing_library_is_the_programs_own_error() {
-    let folder = Folder::new();
-    let library = folder.compile("libgone.so", "int gone(void) { return 0; }", &["-shared", "-fPIC"]);
+    let scratch = Scratch::new();
+    let library = compile(
+        &scratch,
+        "libgone.so",
+        "int gone(void) { return 0; }",
+        &["-shared", "-fPIC"],
+    );
     let source = "int gone(void); int main(void) { return gone(); }";
-    let program = folder.compile("needs", source, &[library.to_str().unwrap()]);
+    let program = compile(&scratch, "needs", source, &[library.to_str().unwrap()]);
     std::fs::remove_file(library).unwrap();
     let (mut child, _, at_ready) = start(&words(&[
         "sh",
@@ -205,7 +219,7 @@ fn a_missing_library_is_the_programs_own_error() {
 
 #[test]
 fn commands_that_cannot_be_started_get_a_sentence_and_a_code() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     let check = |error: SpawnError, message: &str, code: u8| {
         assert_eq!((error.to_string().as_str(), error.exit_code()), (message, code));
     };
@@ -226,7 +240,7 @@ fn commands_that_cannot_be_started_get_a_sentence_and_a_code() {
         "there is no user no-such-user",
         1,
     );
-    let plain = folder.path("plain");
+    let plain = scratch.file("plain");
     std::fs::write(&plain, "not a program").unwrap();
     let shown = plain.to_str().unwrap();
     check(
@@ -239,7 +253,7 @@ fn commands_that_cannot_be_started_get_a_sentence_and_a_code() {
         "/tmp may not be executed: permission denied",
         126,
     );
-    let foreign = folder.path("foreign");
+    let foreign = scratch.file("foreign");
     let mut elf = std::fs::read("/bin/true").unwrap();
     elf[18..20].copy_from_slice(&[0xf3, 0]); // RISC-V
     std::fs::write(&foreign, elf).unwrap();
@@ -254,8 +268,8 @@ fn commands_that_cannot_be_started_get_a_sentence_and_a_code() {
 
 #[test]
 fn an_error_of_the_caller_ends_the_child_before_it_begins() {
-    let folder = Folder::new();
-    let out = folder.path("out");
+    let scratch = Scratch::new();
+    let out = scratch.file("out");
     for when in [Moment::BeforeExec, Moment::Executed, Moment::LibcMapped] {
         let pid = Cell::new(0);
         let touch = shell(&format!("touch {}", out.display()));
@@ -312,8 +326,8 @@ fn a_stop_in_the_first_moments_holds_until_the_child_is_continued() {
 
 #[test]
 fn the_child_has_the_signals_of_a_fresh_program() {
-    let folder = Folder::new();
-    let out = folder.path("out");
+    let scratch = Scratch::new();
+    let out = scratch.file("out");
     let (mut child, _, _) = start(&shell(&format!(
         "exec grep -E '^Sig(Blk|Ign)' /proc/self/status > {}",
         out.display()
@@ -330,8 +344,8 @@ fn the_child_has_the_signals_of_a_fresh_program() {
 
 #[test]
 fn no_descriptor_leaks_into_the_child() {
-    let folder = Folder::new();
-    let out = folder.path("out");
+    let scratch = Scratch::new();
+    let out = scratch.file("out");
     let kept = |fd: u32| {
         // SAFETY: asks for the flags of a descriptor, which may be none.
         let flags = unsafe { libc::fcntl(fd as libc::c_int, libc::F_GETFD) };
@@ -364,12 +378,12 @@ fn a_pidfd_tells_the_end() {
 
 #[test]
 fn another_user_is_become_before_the_exec() {
-    if !is_root() {
-        return eprintln!("SKIPPED: starting a command as another user needs root");
+    if !root("another_user_is_become_before_the_exec") {
+        return;
     }
-    let folder = Folder::new();
-    std::fs::set_permissions(folder.path(""), PermissionsExt::from_mode(0o777)).unwrap();
-    let out = folder.path("out");
+    let scratch = Scratch::new();
+    std::fs::set_permissions(scratch.file(""), PermissionsExt::from_mode(0o777)).unwrap();
+    let out = scratch.file("out");
     let script = format!(
         "grep -E '^(Uid|Gid|Groups|CapEff)' /proc/self/status > {}",
         out.display()
@@ -398,8 +412,8 @@ fn another_user_is_become_before_the_exec() {
 
 #[test]
 fn becoming_someone_else_without_root_gets_a_sentence() {
-    if !is_root() {
-        return eprintln!("SKIPPED: giving up root first needs root");
+    if !root("becoming_someone_else_without_root_gets_a_sentence") {
+        return;
     }
     let error = std::thread::spawn(|| {
         // SAFETY: the raw system call changes this thread alone; a change of user makes a process one that may not be
@@ -418,7 +432,7 @@ fn becoming_someone_else_without_root_gets_a_sentence() {
 
 #[test]
 fn a_seccomp_filter_does_not_matter() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     // Sets a filter that allows everything, then executes true.
     let source = r#"
 #include <linux/filter.h>
@@ -434,7 +448,7 @@ int main(void) {
     return 2;
 }
 "#;
-    let (mut child, _, at_ready) = start(&[folder.compile("filtered", source, &[]).into()]);
+    let (mut child, _, at_ready) = start(&[compile(&scratch, "filtered", source, &[]).into()]);
     assert_eq!(at_ready.unwrap().seccomp, 0, "not set yet");
     let name = format!("/proc/{}/comm", child.pid());
     while std::fs::read_to_string(&name).unwrap() != "sleep\n" {

@@ -1,19 +1,50 @@
 //! Which libc, which allocator: asked of real processes.
 
-#[path = "support/running.rs"]
-mod running;
-mod support;
-
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memtrace::probe::ProbePlan;
 use memtrace::target::{Target, TargetError, modules, pids_by_name, pids_in_cgroup};
 use memtrace_analysis::event::{AllocatorKind, ModuleRole};
 
-use running::{ALLOCATES, Running};
-use support::{Folder, is_root, system_libc, system_loader};
+use memtrace_test_support::cc;
+use memtrace_test_support::child::Talker;
+use memtrace_test_support::glibc::{system_libc, system_loader};
+use memtrace_test_support::scratch::Scratch;
+use memtrace_test_support::skip::{root, skip};
+
+/// Allocates, says "ready", waits for the end of its input, frees.
+const ALLOCATES: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+    void *volatile block = malloc(100);
+    puts("ready");
+    fflush(stdout);
+    while (getchar() != EOF) {}
+    free(block);
+    return 0;
+}
+"#;
+
+fn compile(scratch: &Scratch, name: &str, source: &str, options: &[&str]) -> PathBuf {
+    cc::build("cc", name, source, options, scratch).unwrap_or_else(|problem| panic!("{problem}"))
+}
+
+/// Starts a program that says "ready" when it is where the test wants it.
+fn start(command: &mut Command) -> Talker {
+    let mut program = Talker::start(command);
+    assert_eq!(program.line(), "ready", "the program's first line");
+    program
+}
+
+/// Lets it end, and checks that nothing has harmed it.
+fn end(program: Talker) {
+    let (rest, status) = program.finish();
+    assert!(status.success(), "the program ended with {status}: {rest}");
+}
 
 /// The libc of the target can be opened, is the file that is mapped, and its plan leads to the process's own malloc.
 fn assert_traceable(target: &Target) {
@@ -37,8 +68,8 @@ fn assert_traceable(target: &Target) {
 
 #[test]
 fn a_plain_program_uses_glibc() {
-    let folder = Folder::new();
-    let program = Running::start(&mut Command::new(folder.compile("plain", ALLOCATES, &[])));
+    let scratch = Scratch::new();
+    let program = start(&mut Command::new(compile(&scratch, "plain", ALLOCATES, &[])));
     let target = Target::of_pid(program.pid()).unwrap();
     assert_eq!(target.name, "plain");
     assert_eq!(target.threads, 1);
@@ -58,26 +89,26 @@ fn a_plain_program_uses_glibc() {
         (1, 1, 1)
     );
     assert_traceable(&target);
-    program.end();
+    end(program);
 }
 
 #[test]
 fn a_program_at_a_fixed_address_too() {
-    let folder = Folder::new();
-    let program = Running::start(&mut Command::new(folder.compile("fixed", ALLOCATES, &["-no-pie"])));
+    let scratch = Scratch::new();
+    let program = start(&mut Command::new(compile(&scratch, "fixed", ALLOCATES, &["-no-pie"])));
     assert_traceable(&Target::of_pid(program.pid()).unwrap());
-    program.end();
+    end(program);
 }
 
 #[test]
 fn a_static_program_is_traceable_with_symbols_only() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     for (name, options) in [
         ("fixed-static", &["-static"][..]),
         ("moved-static", &["-static-pie"][..]),
     ] {
-        let path = folder.compile(name, ALLOCATES, options);
-        let program = Running::start(&mut Command::new(&path));
+        let path = compile(&scratch, name, ALLOCATES, options);
+        let program = start(&mut Command::new(&path));
         let target = Target::of_pid(program.pid()).unwrap();
         assert_eq!(
             target.allocator.kind,
@@ -94,9 +125,9 @@ fn a_static_program_is_traceable_with_symbols_only() {
         assert_eq!(own.top_offset, shared.top_offset);
         assert_eq!(own.first_free_twice, shared.first_free_twice);
         assert_eq!(own.spurious_free_returns.len(), shared.spurious_free_returns.len());
-        program.end();
+        end(program);
 
-        let stripped = folder.path(&format!("{name}-stripped"));
+        let stripped = scratch.file(&format!("{name}-stripped"));
         assert!(
             Command::new("strip")
                 .arg("-o")
@@ -105,7 +136,7 @@ fn a_static_program_is_traceable_with_symbols_only() {
                 .unwrap()
                 .success()
         );
-        let program = Running::start(&mut Command::new(&stripped));
+        let program = start(&mut Command::new(&stripped));
         let target = Target::of_pid(program.pid()).unwrap();
         assert_eq!(
             (target.allocator.kind, target.libc),
@@ -113,17 +144,17 @@ fn a_static_program_is_traceable_with_symbols_only() {
             "{:?}",
             target.allocator
         );
-        program.end();
+        end(program);
     }
 }
 
 #[test]
 fn musl_is_told() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     for options in [&[][..], &["-static"]] {
-        match folder.compile_with("musl-gcc", "musl", ALLOCATES, options) {
+        match cc::build("musl-gcc", "musl", ALLOCATES, options, &scratch) {
             Ok(path) => {
-                let program = Running::start(&mut Command::new(path));
+                let program = start(&mut Command::new(path));
                 let target = Target::of_pid(program.pid()).unwrap();
                 assert_eq!(
                     (target.allocator.kind, target.libc),
@@ -131,11 +162,14 @@ fn musl_is_told() {
                     "{:?}",
                     target.allocator
                 );
-                program.end();
+                end(program);
             }
             Err(problem) => {
                 assert!(Command::new("musl-gcc").arg("--version").output().is_err(), "{problem}");
-                eprintln!("SKIPPED: no program with musl: {problem} (Debian: apt install musl-tools)");
+                skip(
+                    "musl_is_told",
+                    &format!("no program with musl: {problem} (Debian: apt install musl-tools)"),
+                );
             }
         }
     }
@@ -154,8 +188,8 @@ void free(void *p) {}
 
 #[test]
 fn a_preloaded_allocator_is_in_front() {
-    let folder = Folder::new();
-    let program = folder.compile("plain", ALLOCATES, &[]);
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "plain", ALLOCATES, &[]);
     for (symbol, kind) in [
         ("int mallctl(void) { return 0; }", AllocatorKind::Jemalloc),
         (
@@ -167,8 +201,13 @@ fn a_preloaded_allocator_is_in_front() {
             AllocatorKind::Mimalloc,
         ),
     ] {
-        let library = folder.compile("front.so", &format!("{ALLOCATOR}{symbol}"), &["-shared", "-fPIC"]);
-        let program = Running::start(Command::new(&program).env("LD_PRELOAD", &library));
+        let library = compile(
+            &scratch,
+            "front.so",
+            &format!("{ALLOCATOR}{symbol}"),
+            &["-shared", "-fPIC"],
+        );
+        let program = start(Command::new(&program).env("LD_PRELOAD", &library));
         let target = Target::of_pid(program.pid()).unwrap();
         assert_eq!(
             (target.allocator.kind, &target.libc),
@@ -183,23 +222,23 @@ fn a_preloaded_allocator_is_in_front() {
                 .iter()
                 .any(|m| m.role == ModuleRole::Allocator && m.path.ends_with("front.so"))
         );
-        program.end();
+        end(program);
     }
     // A wrapper that nobody knows may hand on to glibc: traced, and said.
-    let library = folder.compile("wrapper.so", ALLOCATOR, &["-shared", "-fPIC"]);
-    let running = Running::start(Command::new(&program).env("LD_PRELOAD", &library));
+    let library = compile(&scratch, "wrapper.so", ALLOCATOR, &["-shared", "-fPIC"]);
+    let running = start(Command::new(&program).env("LD_PRELOAD", &library));
     let target = Target::of_pid(running.pid()).unwrap();
     assert_eq!(target.allocator.kind, AllocatorKind::Glibc);
     assert_eq!(target.limits.len(), 1, "{:?}", target.limits);
     assert_traceable(&target);
-    running.end();
+    end(running);
 }
 
 #[test]
 fn an_allocator_linked_into_the_program_is_in_front() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     let source = format!("{ALLOCATOR} int mallctl(void) {{ return 0; }} {ALLOCATES}");
-    let program = Running::start(&mut Command::new(folder.compile("own", &source, &["-fno-builtin"])));
+    let program = start(&mut Command::new(compile(&scratch, "own", &source, &["-fno-builtin"])));
     let target = Target::of_pid(program.pid()).unwrap();
     assert_eq!(
         (target.allocator.kind, &target.libc),
@@ -212,19 +251,24 @@ fn an_allocator_linked_into_the_program_is_in_front() {
         "{:?}",
         target.allocator
     );
-    program.end();
+    end(program);
 }
 
 #[test]
 fn a_library_opened_later_is_not_in_front() {
-    let folder = Folder::new();
-    let library = folder.compile("late.so", &format!("{ALLOCATOR} int mallctl;"), &["-shared", "-fPIC"]);
+    let scratch = Scratch::new();
+    let library = compile(
+        &scratch,
+        "late.so",
+        &format!("{ALLOCATOR} int mallctl;"),
+        &["-shared", "-fPIC"],
+    );
     let source = format!(
         "#include <dlfcn.h>\n__attribute__((constructor)) static void load(void) {{ \
          if (!dlopen(\"{}\", RTLD_NOW | RTLD_LOCAL)) __builtin_trap(); }}\n{ALLOCATES}",
         library.display()
     );
-    let program = Running::start(&mut Command::new(folder.compile("opens", &source, &["-ldl"])));
+    let program = start(&mut Command::new(compile(&scratch, "opens", &source, &["-ldl"])));
     let target = Target::of_pid(program.pid()).unwrap();
     assert_eq!(target.allocator.kind, AllocatorKind::Glibc, "{:?}", target.allocator);
     assert!(
@@ -233,7 +277,7 @@ fn a_library_opened_later_is_not_in_front() {
         target.limits
     );
     assert_traceable(&target);
-    program.end();
+    end(program);
 }
 
 #[test]
@@ -244,35 +288,41 @@ fn jemalloc_of_the_distribution() {
         "x86_64-linux-gnu"
     };
     let library = format!("/usr/lib/{triplet}/libjemalloc.so.2");
-    if !std::path::Path::new(&library).exists() {
-        eprintln!("SKIPPED: {library} is not installed (Debian: apt install libjemalloc2)");
+    if !Path::new(&library).exists() {
+        skip(
+            "jemalloc_of_the_distribution",
+            &format!("{library} is not installed (Debian: apt install libjemalloc2)"),
+        );
         return;
     }
-    let folder = Folder::new();
-    let program = Running::start(Command::new(folder.compile("plain", ALLOCATES, &[])).env("LD_PRELOAD", &library));
+    let scratch = Scratch::new();
+    let program = start(Command::new(compile(&scratch, "plain", ALLOCATES, &[])).env("LD_PRELOAD", &library));
     let target = Target::of_pid(program.pid()).unwrap();
     assert_eq!((target.allocator.kind, target.libc), (AllocatorKind::Jemalloc, None));
-    program.end();
+    end(program);
 }
 
 /// A copy of the libc that is replaced, then removed, while a program runs with it.
 #[test]
 fn a_libc_replaced_on_disk_is_still_reached() {
-    let folder = Folder::new();
-    let library = folder.path("libc.so.6");
+    if !root("a_libc_replaced_on_disk_is_still_reached") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let library = scratch.file("libc.so.6");
     std::fs::copy(system_libc(), &library).unwrap();
-    let program = folder.compile("plain", ALLOCATES, &[]);
+    let program = compile(&scratch, "plain", ALLOCATES, &[]);
     let mut command = Command::new(system_loader());
     command
         .arg("--library-path")
         .arg(library.parent().unwrap())
         .arg(&program);
-    let running = Running::start(&mut command);
+    let running = start(&mut command);
     let before = Target::of_pid(running.pid()).unwrap();
     assert_eq!(before.allocator.path.as_deref(), library.to_str());
     assert_eq!(
         before.libc.as_ref().unwrap().opened,
-        std::path::PathBuf::from(format!("/proc/{}/root{}", running.pid(), library.display()))
+        PathBuf::from(format!("/proc/{}/root{}", running.pid(), library.display()))
     );
     assert_traceable(&before);
 
@@ -280,7 +330,7 @@ fn a_libc_replaced_on_disk_is_still_reached() {
     assert_only_the_mapping_leads_to_it(&Target::of_pid(running.pid()).unwrap(), &before);
     std::fs::write(&library, "something else").unwrap();
     assert_only_the_mapping_leads_to_it(&Target::of_pid(running.pid()).unwrap(), &before);
-    running.end();
+    end(running);
 }
 
 fn assert_only_the_mapping_leads_to_it(target: &Target, before: &Target) {
@@ -296,14 +346,13 @@ fn assert_only_the_mapping_leads_to_it(target: &Target, before: &Target) {
 
 #[test]
 fn a_libc_inside_another_root_is_found_through_it() {
-    if !is_root() {
-        eprintln!("SKIPPED: changing the root directory needs root");
+    if !root("a_libc_inside_another_root_is_found_through_it") {
         return;
     }
-    let folder = Folder::new();
-    let root = folder.path("root");
-    let program = folder.compile("plain", ALLOCATES, &[]);
-    let into = |path: &std::path::Path| {
+    let scratch = Scratch::new();
+    let root = scratch.file("root");
+    let program = compile(&scratch, "plain", ALLOCATES, &[]);
+    let into = |path: &Path| {
         let copy = root.join(path.strip_prefix("/").unwrap());
         std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
         std::fs::copy(path, copy).unwrap();
@@ -324,7 +373,7 @@ fn a_libc_inside_another_root_is_found_through_it() {
             }
         });
     }
-    let running = Running::start(&mut command);
+    let running = start(&mut command);
     let target = Target::of_pid(running.pid()).unwrap();
     let library = target.libc.as_ref().unwrap();
     assert_ne!(
@@ -338,20 +387,20 @@ fn a_libc_inside_another_root_is_found_through_it() {
         library.shown
     );
     assert_traceable(&target);
-    running.end();
+    end(running);
 }
 
 #[test]
 fn two_libcs_are_said() {
-    let folder = Folder::new();
-    let copy = folder.path("libc.so.6");
+    let scratch = Scratch::new();
+    let copy = scratch.file("libc.so.6");
     std::fs::copy(system_libc(), &copy).unwrap();
     for (path, expected) in [(copy.to_str().unwrap(), "a second libc"), ("libc.so.6", "2 times")] {
         let source = format!(
             "#define _GNU_SOURCE\n#include <dlfcn.h>\n__attribute__((constructor)) static void load(void) {{ \
              if (!dlmopen(LM_ID_NEWLM, \"{path}\", RTLD_NOW)) __builtin_trap(); }}\n{ALLOCATES}"
         );
-        let program = Running::start(&mut Command::new(folder.compile("twice", &source, &["-ldl"])));
+        let program = start(&mut Command::new(compile(&scratch, "twice", &source, &["-ldl"])));
         let target = Target::of_pid(program.pid()).unwrap();
         assert!(
             target.limits.iter().any(|limit| limit.contains(expected)),
@@ -363,38 +412,37 @@ fn two_libcs_are_said() {
             std::fs::metadata(system_libc()).unwrap().ino()
         );
         assert_traceable(&target);
-        program.end();
+        end(program);
     }
 }
 
 /// Backtraces and debuggers map libraries as data; such a mapping is neither code nor a second copy.
 #[test]
 fn a_libc_mapped_as_data_changes_nothing() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     let source = format!(
         "#include <fcntl.h>\n#include <sys/mman.h>\n__attribute__((constructor)) static void map(void) {{ \
          mmap(0, 1 << 20, PROT_READ, MAP_PRIVATE, open(\"{}\", O_RDONLY), 0); }}\n{ALLOCATES}",
         system_libc().display()
     );
-    let program = Running::start(&mut Command::new(folder.compile("reads", &source, &[])));
+    let program = start(&mut Command::new(compile(&scratch, "reads", &source, &[])));
     let target = Target::of_pid(program.pid()).unwrap();
     assert_eq!(target.limits, Vec::<String>::new());
     assert_traceable(&target);
-    program.end();
+    end(program);
 }
 
 #[test]
 fn what_is_no_process_gets_a_sentence() {
     let message = |pid| Target::of_pid(pid).unwrap_err().to_string();
     assert_eq!(message(0x7fff_fff0), "there is no process 2147483632");
-    if let Some(kernel) = (1..1_000)
-        .find(|pid| std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|s| s.ends_with(b"kthreadd")) || *pid == 2)
-    {
-        match Target::of_pid(kernel) {
-            Err(TargetError::KernelThread { .. }) => {}
-            Err(TargetError::NoSuchProcess { .. }) => eprintln!("SKIPPED: no kernel threads in this PID namespace"),
-            other => panic!("{other:?}"),
-        }
+    if std::fs::read("/proc/2/comm").is_ok_and(|name| name == b"kthreadd\n") {
+        assert!(matches!(Target::of_pid(2), Err(TargetError::KernelThread { .. })));
+    } else {
+        skip(
+            "what_is_no_process_gets_a_sentence",
+            "this PID namespace has no kernel threads",
+        );
     }
     let mut ended = Command::new("true").spawn().unwrap();
     // SAFETY: waits for the child to end without taking its status; `info` is plain data of the right type.
@@ -419,33 +467,40 @@ fn what_is_no_process_gets_a_sentence() {
 
 #[test]
 fn a_32_bit_process_gets_a_sentence() {
-    let folder = Folder::new();
+    let scratch = Scratch::new();
     // No 32-bit libc is needed: the program only waits.
     let source = "void _start(void) { for (;;) __asm__ volatile (\"int $0x80\" :: \"a\"(29)); }";
     let options = ["-m32", "-nostdlib", "-static", "-fno-pie", "-no-pie"];
-    match folder.compile_with("cc", "narrow", source, &options) {
+    match cc::build("cc", "narrow", source, &options, &scratch) {
         Ok(path) => {
             let mut child = match Command::new(path).spawn() {
                 Ok(child) => child,
-                Err(error) => return eprintln!("SKIPPED: this kernel runs no 32-bit programs: {error}"),
+                Err(error) => {
+                    return skip(
+                        "a_32_bit_process_gets_a_sentence",
+                        &format!("this kernel runs no 32-bit programs: {error}"),
+                    );
+                }
             };
             let error = Target::of_pid(child.id());
             child.kill().unwrap();
             child.wait().unwrap();
             assert!(matches!(error, Err(TargetError::ThirtyTwoBit { .. })), "{error:?}");
         }
-        Err(problem) => eprintln!("SKIPPED: no 32-bit program: {problem}"),
+        Err(problem) => skip(
+            "a_32_bit_process_gets_a_sentence",
+            &format!("no 32-bit program: {problem}"),
+        ),
     }
 }
 
 #[test]
 fn another_users_process_is_refused_without_root() {
-    if !is_root() {
-        eprintln!("SKIPPED: becoming someone else needs root");
+    if !root("another_users_process_is_refused_without_root") {
         return;
     }
-    let folder = Folder::new();
-    let program = Running::start(&mut Command::new(folder.compile("plain", ALLOCATES, &[])));
+    let scratch = Scratch::new();
+    let program = start(&mut Command::new(compile(&scratch, "plain", ALLOCATES, &[])));
     let pid = program.pid();
     // Capabilities belong to a thread: this one gives up its user, the test keeps it.
     let error = std::thread::spawn(move || {
@@ -457,13 +512,18 @@ fn another_users_process_is_refused_without_root() {
     .unwrap();
     assert!(matches!(error, TargetError::Permission { .. }), "{error:?}");
     assert!(error.hint().unwrap().contains("CAP_SYS_PTRACE"));
-    program.end();
+    end(program);
 }
 
 #[test]
 fn processes_are_found_by_name_and_by_control_group() {
-    let folder = Folder::new();
-    let program = Running::start(&mut Command::new(folder.compile("quite-a-long-name", ALLOCATES, &[])));
+    let scratch = Scratch::new();
+    let program = start(&mut Command::new(compile(
+        &scratch,
+        "quite-a-long-name",
+        ALLOCATES,
+        &[],
+    )));
     for name in ["quite-a-long-name", "quite-a-long-na"] {
         assert_eq!(pids_by_name(name).unwrap(), [program.pid()]);
     }
@@ -474,14 +534,14 @@ fn processes_are_found_by_name_and_by_control_group() {
         pids_in_cgroup("/no/such/group"),
         Err(TargetError::NoProcessInCgroup { .. })
     ));
-    program.end();
+    end(program);
 }
 
 #[test]
 fn names_are_shown_without_what_a_terminal_would_obey() {
-    let folder = Folder::new();
-    let path = folder.compile("odd\x1b[31m\nname", ALLOCATES, &[]);
-    let program = Running::start(&mut Command::new(path));
+    let scratch = Scratch::new();
+    let path = compile(&scratch, "odd\x1b[31m\nname", ALLOCATES, &[]);
+    let program = start(&mut Command::new(path));
     let target = Target::of_pid(program.pid()).unwrap();
     assert_eq!(target.name, "odd[31mname");
     let shown = format!("{} {} {:?}", target.name, target.command, target.modules);
@@ -494,5 +554,5 @@ fn names_are_shown_without_what_a_terminal_would_obey() {
     );
     assert_eq!(modules(program.pid()).unwrap(), target.modules);
     assert_traceable(&target);
-    program.end();
+    end(program);
 }

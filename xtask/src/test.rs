@@ -19,7 +19,7 @@ use clap::Args;
 use crate::process::{self, Root, say};
 use crate::{ebpf, glibcs, packages, workspace};
 
-const NEEDS_ROOT: [&str; 2] = ["kernel", "oracle"];
+const NEEDS_ROOT: [&str; 4] = ["kernel", "oracle", "spawn", "target"];
 /// Names the file to which tests that cannot run add a line.
 const SKIPS: &str = "MEMTRACE_SKIPS";
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use memtrace_analysis::event::Entry;
+use memtrace_test_support::skip::skip;
 use proptest::prelude::*;
 
 use super::site::{Function, Site};
@@ -326,6 +327,8 @@ fn the_running_systems_libc_has_a_plan() {
     assert_eq!(base + plan.sites[0].function, libc::malloc as *const () as u64);
 }
 
+const SKIPPABLE: &str = "whole_libraries_of_other_releases_have_the_plan_of_the_table";
+
 /// Folders with an unpacked libc6 each, as `MEMTRACE_GLIBC_DIR` or the workspace's target folder has them.
 fn releases(architecture: &str) -> Vec<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -335,10 +338,11 @@ fn releases(architecture: &str) -> Vec<PathBuf> {
     };
     let root = std::env::var_os(variable).map_or_else(|| workspace.join(folder), PathBuf::from);
     let Ok(suites) = std::fs::read_dir(&root) else {
-        eprintln!(
-            "SKIPPED: no other glibc releases for {architecture}: {} is not there",
+        let why = format!(
+            "no other glibc releases for {architecture}: {} is not there",
             root.display()
         );
+        skip(SKIPPABLE, &why);
         return Vec::new();
     };
     let triplet = if architecture == "amd64" {
@@ -360,10 +364,8 @@ fn whole_libraries_of_other_releases_have_the_plan_of_the_table() {
             let plan = ProbePlan::for_library(&std::fs::read(&path).unwrap()).unwrap();
             let version = plan.version.clone().unwrap();
             let Some(column) = RELEASES.iter().position(|release| *release == version) else {
-                eprintln!(
-                    "SKIPPED: {} is glibc {version}, which the table does not have",
-                    path.display()
-                );
+                let why = format!("{} is glibc {version}, which the table does not have", path.display());
+                skip(SKIPPABLE, &why);
                 continue;
             };
             for (name, offsets) in table {

@@ -70,8 +70,8 @@ impl Launch {
     }
 
     /// Why the child has ended before its exec.
-    pub fn failure(mut self, command: &OsString, user: Option<&str>) -> SpawnError {
-        let command = super::printable(command.as_bytes());
+    pub fn failure(mut self, name: &OsString, user: Option<&str>) -> SpawnError {
+        let command = super::printable(name.as_bytes());
         let mut report = [0; 5];
         if let Err(error) = self.failure.read_exact(&mut report) {
             return SpawnError::Exec { command, error };
@@ -84,6 +84,10 @@ impl Launch {
                 error,
             },
             (_, Some(libc::ENOENT | libc::ENOTDIR)) => SpawnError::NotFound { command },
+            // The search goes on past a folder of PATH that may not be read, and remembers its error.
+            (_, Some(libc::EACCES)) if !name.as_bytes().contains(&b'/') && !is_in_path(name) => {
+                SpawnError::NotFound { command }
+            }
             (_, Some(libc::EACCES)) => SpawnError::NotExecutable { command },
             (_, Some(libc::ENOEXEC)) => SpawnError::NotAProgram { command },
             _ => SpawnError::Exec { command, error },
@@ -184,6 +188,12 @@ impl Identity {
             groups.resize(count.max(groups.len() * 2), 0);
         }
     }
+}
+
+/// Whether some folder of PATH has a file of this name, executable or not.
+fn is_in_path(name: &OsString) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {

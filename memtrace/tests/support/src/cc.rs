@@ -51,6 +51,26 @@ pub fn compile(name: &str, kind: Kind, oldest: Option<&Release>, scratch: &Scrat
     output
 }
 
+/// Compiles `source` with `compiler` to `name` in `scratch`; what it says where it refuses or is not installed.
+pub fn build(compiler: &str, name: &str, source: &str, options: &[&str], scratch: &Scratch) -> Result<PathBuf, String> {
+    let text = scratch.file(&format!("{name}.c"));
+    let output = scratch.file(name);
+    std::fs::write(&text, source).expect("writing a C source");
+    let mut cc = Command::new(compiler);
+    cc.args(["-O1", "-w", "-fno-builtin", "-o"])
+        .arg(&output)
+        .arg(&text)
+        .args(options);
+    match cc.output() {
+        Ok(result) if result.status.success() => Ok(output),
+        Ok(result) => Err(format!(
+            "{compiler} refused {name}: {}",
+            String::from_utf8_lossy(&result.stderr)
+        )),
+        Err(error) => Err(format!("{compiler} cannot be run: {error}")),
+    }
+}
+
 /// Headers, start files and libraries of an unpacked release. Its libc.so is a linker script that names files by their
 /// absolute paths, some of them links out of the directory, so the libraries are named one by one instead.
 fn link_against(cc: &mut Command, release: &Release) {

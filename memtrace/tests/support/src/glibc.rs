@@ -40,6 +40,23 @@ impl Release {
     }
 }
 
+/// The libc.so.6 of this system, as this very test maps it.
+pub fn system_libc() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").expect("reading the test's own maps");
+    let mut paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    let path = paths.find(|path| path.ends_with("/libc.so.6"));
+    PathBuf::from(path.expect("the test maps a libc.so.6"))
+}
+
+/// The loader that this system's programs name.
+pub fn system_loader() -> &'static Path {
+    Path::new(if cfg!(target_arch = "aarch64") {
+        "/lib/ld-linux-aarch64.so.1"
+    } else {
+        "/lib64/ld-linux-x86-64.so.2"
+    })
+}
+
 /// All releases at hand, the oldest first; empty where none was unpacked.
 pub fn releases() -> Vec<Release> {
     let base = workspace().join("target/glibc");

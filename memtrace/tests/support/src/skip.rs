@@ -31,7 +31,7 @@ pub fn root(test: &str) -> bool {
         .uid()
         == 0;
     if !root {
-        skip(test, "it attaches probes, which needs root");
+        skip(test, "it needs root");
     }
     root
 }
