@@ -13,9 +13,9 @@ use crate::{linker, workspace};
 /// Architectures whose user registers the kernel side can read. BPF code is the same on all, register names are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Arch {
-    #[value(name = "x86_64")]
+    #[value(name = "x86_64", alias = "amd64")]
     X86_64,
-    #[value(name = "aarch64")]
+    #[value(name = "aarch64", alias = "arm64")]
     Aarch64,
 }
 

@@ -117,7 +117,7 @@ fn apt(private: &Path, words: &[&str], doing: &str) -> Result<()> {
 }
 
 /// The archive in apt's own sources that carries Debian (not its security or backports archive).
-fn debian_mirror() -> Result<String> {
+pub fn debian_mirror() -> Result<String> {
     if process::find("apt-get").is_none() || process::find("dpkg").is_none() {
         bail!("this is no Debian machine (no apt-get or no dpkg)");
     }

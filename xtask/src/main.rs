@@ -14,9 +14,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod archive;
+mod cross;
 mod demo;
 mod ebpf;
 mod glibcs;
+mod kernels;
 mod linker;
 mod packages;
 mod process;
@@ -52,6 +55,8 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         words: Vec<OsString>,
     },
+    /// Run memtrace's kernel tests on other kernels and architectures, in virtual machines
+    TestKernels(kernels::Options),
     /// Unpack the glibc of other Debian releases under target/glibc, for tests
     Glibcs,
 }
@@ -73,6 +78,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Demo => demo::demo(),
         Verb::Test(options) => test::test(&options),
         Verb::RunTest { words } => test::run_one(&words),
+        Verb::TestKernels(options) => kernels::test_kernels(&options),
         Verb::Glibcs => glibcs::fetch_and_list(),
     }
 }

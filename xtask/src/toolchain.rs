@@ -15,7 +15,7 @@ use crate::process::{self, Root, say};
 
 pub const TARGET: &str = "bpfel-unknown-none";
 
-const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+pub const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_PACKAGES: [&str; 2] = ["rustc-web", "libstd-rust-web-dev-bpf"];
 /// The first rustc-web known to come with the LLVM of [`linker`]; Debian 12 also has a 1.85, without BPF's `core`.
 const DEBIAN_MINIMUM: (u32, u32) = (1, 95);

@@ -1,0 +1,219 @@
+//! The matrix as a table: for the terminal, for the README, and kept for later in target/kernels/matrix.json.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::cell::Cell;
+use crate::process;
+use crate::workspace;
+
+const BEGIN: &str = "<!-- kernels: begin (written by `cargo xtask test-kernels --write-readme`) -->";
+const END: &str = "<!-- kernels: end -->";
+
+/// A run of the matrix.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Matrix {
+    /// UTC, "2026-01-31".
+    pub date: String,
+    pub cells: Vec<Cell>,
+}
+
+impl Matrix {
+    pub fn of_today(cells: Vec<Cell>) -> Result<Self> {
+        let mut date = Command::new("date");
+        let date = process::capture(date.args(["-u", "+%F"]), "asking for the date")?;
+        Ok(Self {
+            date: date.trim().to_owned(),
+            cells,
+        })
+    }
+
+    fn file() -> PathBuf {
+        workspace::target().join("kernels/matrix.json")
+    }
+
+    pub fn save(&self) -> Result<()> {
+        let file = Self::file();
+        let text = serde_json::to_string_pretty(self).context("writing the matrix as JSON")?;
+        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
+    }
+
+    pub fn is_good(&self) -> bool {
+        self.cells.iter().all(Cell::is_good)
+    }
+
+    /// For the terminal: aligned columns, then every skip and failure with its cells.
+    pub fn text(&self) -> String {
+        let mut rows = vec![HEAD.map(str::to_owned)];
+        rows.extend(self.cells.iter().map(row));
+        let widths = columns(&rows);
+        let mut text = String::new();
+        for row in &rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(widths) {
+                _ = write!(line, "{cell:width$}  ");
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        for (reason, cells) in reasons(&self.cells) {
+            _ = writeln!(text, "{reason}  [{}]", cells.join(", "));
+        }
+        text
+    }
+
+    /// For the README.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("Last run of the whole matrix: {}.\n\n", self.date);
+        _ = writeln!(text, "| {} |", HEAD.join(" | "));
+        _ = writeln!(text, "|{}|", HEAD.map(|_| "---").join("|"));
+        for cell in &self.cells {
+            _ = writeln!(text, "| {} |", row(cell).join(" | "));
+        }
+        let reasons = reasons(&self.cells);
+        if !reasons.is_empty() {
+            text.push('\n');
+        }
+        for (reason, cells) in reasons {
+            _ = writeln!(text, "- {reason} ({})", cells.join(", "));
+        }
+        text
+    }
+
+    /// Puts the table between the README's markers.
+    pub fn write_readme(&self) -> Result<()> {
+        let file = workspace::root().join("README.md");
+        let old = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let new = between_markers(&old, &self.markdown(), &file)?;
+        fs::write(&file, new).with_context(|| format!("writing {}", file.display()))
+    }
+}
+
+const HEAD: [&str; 8] = [
+    "kernel",
+    "arch",
+    "glibc",
+    "passed",
+    "skipped",
+    "failed",
+    "brk-steps",
+    "seconds",
+];
+
+fn row(cell: &Cell) -> [String; 8] {
+    let Cell {
+        series,
+        architecture,
+        kernel,
+        libc,
+        passed,
+        skipped,
+        failed,
+        trace,
+        seconds,
+        not_run,
+    } = cell;
+    let kernel = if kernel.is_empty() { series } else { kernel };
+    if not_run.is_some() {
+        let dash = || "-".to_owned();
+        return [
+            kernel.clone(),
+            architecture.clone(),
+            libc.clone(),
+            dash(),
+            "all".to_owned(),
+            dash(),
+            dash(),
+            dash(),
+        ];
+    }
+    [
+        kernel.clone(),
+        architecture.clone(),
+        libc.clone(),
+        passed.to_string(),
+        skipped.len().to_string(),
+        failed.len().to_string(),
+        trace.clone(),
+        format!("{seconds:.0}"),
+    ]
+}
+
+fn columns(rows: &[[String; 8]]) -> [usize; 8] {
+    std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+}
+
+/// Every reason once, with the cells that gave it.
+fn reasons(cells: &[Cell]) -> Vec<(String, Vec<String>)> {
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    for cell in cells {
+        let not_run = cell.not_run.iter().map(|why| format!("not run: {why}"));
+        let skipped = cell.skipped.iter().map(|why| format!("skipped: {why}"));
+        let failed = cell.failed.iter().map(|why| format!("FAILED: {why}"));
+        for reason in not_run.chain(skipped).chain(failed) {
+            let name = format!("{} {}", cell.series, cell.architecture);
+            match found.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, names)) => names.push(name),
+                None => found.push((reason, vec![name])),
+            }
+        }
+    }
+    found
+}
+
+fn between_markers(text: &str, table: &str, file: &Path) -> Result<String> {
+    let parts = text
+        .split_once(BEGIN)
+        .and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    let Some((before, after)) = parts else {
+        bail!("{} lacks the markers \"{BEGIN}\" and \"{END}\"", file.display());
+    };
+    Ok(format!("{before}{BEGIN}\n{table}{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix() -> Matrix {
+        let mut good = Cell::not_run("5.10", "amd64", String::new());
+        good.not_run = None;
+        good.kernel = "5.10.0-46-cloud-amd64".to_owned();
+        good.libc = "2.31".to_owned();
+        good.passed = 12;
+        good.skipped = vec!["no cookies".to_owned()];
+        good.trace = "6/6 steps, likely".to_owned();
+        good.seconds = 7.4;
+        let mut same = good.clone();
+        same.architecture = "arm64".to_owned();
+        let gone = Cell::not_run("6.18", "amd64", "no longer there".to_owned());
+        Matrix {
+            date: "2026-01-31".to_owned(),
+            cells: vec![good, same, gone],
+        }
+    }
+
+    #[test]
+    fn a_reason_is_said_once_with_all_its_cells() {
+        let text = matrix().text();
+        assert_eq!(text.matches("no cookies").count(), 1, "{text}");
+        assert!(text.contains("skipped: no cookies  [5.10 amd64, 5.10 arm64]"), "{text}");
+        assert!(text.contains("not run: no longer there  [6.18 amd64]"), "{text}");
+    }
+
+    #[test]
+    fn the_readme_gets_a_new_table_and_keeps_the_rest() {
+        let file = Path::new("README.md");
+        let old = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let new = between_markers(&old, &matrix().markdown(), file).expect("the markers are there");
+        assert!(new.starts_with(&format!("before\n{BEGIN}\nLast run")), "{new}");
+        assert!(new.ends_with(&format!("{END}\nafter\n")), "{new}");
+        assert!(!new.contains("old"), "{new}");
+        assert!(between_markers("no markers", "", file).is_err());
+    }
+}
