@@ -12,6 +12,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 mod arguments;
+mod books;
 mod clock;
 mod file;
 mod glibc;

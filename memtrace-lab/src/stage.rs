@@ -13,6 +13,7 @@
 use std::ffi::{CStr, c_int};
 use std::fmt::Arguments;
 
+use crate::books;
 use crate::glibc;
 use crate::line::{self, Line};
 
@@ -58,8 +59,7 @@ impl Stage {
     fn facts(&mut self, line: &mut Line) {
         let (blocks, bytes) = glibc::live();
         let (rss, moved) = (resident(), self.break_moved());
-        // SAFETY: has no precondition.
-        let books = unsafe { libc::mallinfo2() };
+        let books = books::read();
         line.add(format_args!(
             "rss={rss} brk={moved} live_blocks={blocks} live_bytes={bytes} "
         ));

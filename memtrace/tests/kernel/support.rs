@@ -22,30 +22,17 @@ pub struct Program {
 impl Program {
     /// Compiles and starts it; returns when it is ready.
     pub fn build(name: &str) -> Self {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/programs")
-            .join(format!("{name}.c"));
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("programs");
         std::fs::create_dir_all(&directory).unwrap();
         // Tests of one program run side by side.
         static COPIES: AtomicU32 = AtomicU32::new(0);
         let copy = COPIES.fetch_add(1, Ordering::Relaxed);
         let binary = directory.join(format!("{name}-{}-{copy}", std::process::id()));
-        let compiled = Command::new("cc")
-            .args([
-                "-O1",
-                "-fno-builtin",
-                "-Wall",
-                "-pthread",
-                "-Wno-deprecated-declarations",
-                "-Wno-unused-result",
-                "-o",
-            ])
-            .arg(&binary)
-            .arg(&source)
-            .status()
-            .expect("these tests need a C compiler (cc)");
-        assert!(compiled.success(), "compiling {}", source.display());
+        match std::env::var_os("MEMTRACE_TEST_PROGRAMS") {
+            // A virtual machine has no compiler: there they are at hand.
+            Some(compiled) => drop(std::fs::copy(Path::new(&compiled).join(name), &binary).unwrap()),
+            None => compile(name, &binary),
+        }
         let mut child = Command::new(&binary)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -91,6 +78,27 @@ impl Drop for Program {
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.binary);
     }
+}
+
+fn compile(name: &str, binary: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(format!("{name}.c"));
+    let compiled = Command::new("cc")
+        .args([
+            "-O1",
+            "-fno-builtin",
+            "-Wall",
+            "-pthread",
+            "-Wno-deprecated-declarations",
+            "-Wno-unused-result",
+            "-o",
+        ])
+        .arg(binary)
+        .arg(&source)
+        .status()
+        .expect("these tests need a C compiler (cc)");
+    assert!(compiled.success(), "compiling {}", source.display());
 }
 
 /// What a trace of one program has seen.
