@@ -3,10 +3,11 @@
 mod common;
 
 use std::fs;
-use std::io::Write;
 use std::process::{Command, Stdio};
 
 use common::run::{Victim, fails, finish, memtrace, run, said};
+use memtrace_test_support::scratch::Scratch;
+use memtrace_test_support::skip;
 
 #[test]
 fn a_command_line_without_sense_is_refused() {
@@ -51,8 +52,7 @@ fn a_name_that_nobody_has() {
 fn a_thread_of_the_kernel() {
     let name = fs::read_to_string("/proc/2/comm").unwrap_or_default();
     if name.trim() != "kthreadd" {
-        eprintln!("skipped: process 2 is not a thread of the kernel here (a PID namespace)");
-        return;
+        return skip::skip("a_thread_of_the_kernel", "process 2 is not one here (a PID namespace)");
     }
     fails(&["--pid", "2"], &["process 2 (kthreadd) is a thread of the kernel"]);
 }
@@ -99,11 +99,11 @@ fn memtrace_does_not_trace_itself() {
 
 #[test]
 fn files_that_are_no_traces() {
-    let dir = TempDir::new("files");
-    let foreign = dir.file("foreign", b"\x7fELF and so on, long enough to hold a header");
-    let empty = dir.file("empty", b"");
-    let newer = dir.file("newer", b"\x89MTR\r\n\x1a\n\x09\0\0\0\0\0\0\0\0\0\0\0");
-    let cut = dir.file("cut", b"\x89MTR\r\n");
+    let scratch = Scratch::new();
+    let foreign = file(&scratch, "foreign", b"\x7fELF and so on, long enough to hold a header");
+    let empty = file(&scratch, "empty", b"");
+    let newer = file(&scratch, "newer", b"\x89MTR\r\n\x1a\n\x09\0\0\0\0\0\0\0\0\0\0\0");
+    let cut = file(&scratch, "cut", b"\x89MTR\r\n");
     fails(&["replay", &foreign], &[&foreign, "no trace recorded by memtrace"]);
     fails(&["replay", &empty], &[&empty, "no trace recorded by memtrace"]);
     fails(&["replay", &newer], &[&newer, "format 9", "up to 1"]);
@@ -114,8 +114,8 @@ fn files_that_are_no_traces() {
 
 #[test]
 fn files_that_are_no_libraries() {
-    let dir = TempDir::new("libraries");
-    let text = dir.file("text", b"not a library");
+    let scratch = Scratch::new();
+    let text = file(&scratch, "text", b"not a library");
     fails(&["probes", "--file", &text], &[&text, "not an ELF file"]);
     fails(&["probes", "--file", "/nowhere.so"], &["/nowhere.so", "No such file"]);
     // An ELF file without malloc.
@@ -136,26 +136,8 @@ fn a_reader_that_leaves_is_no_failure() {
     assert!(!ran.stderr.contains("panicked"), "{ran:#?}");
 }
 
-/// A directory that goes with the test.
-struct TempDir(std::path::PathBuf);
-
-impl TempDir {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("memtrace-cli-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str, bytes: &[u8]) -> String {
-        let path = self.0.join(name);
-        fs::File::create(&path).unwrap().write_all(bytes).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        // A directory left behind in the temporary one does no harm.
-        let _left = fs::remove_dir_all(&self.0);
-    }
+fn file(scratch: &Scratch, name: &str, bytes: &[u8]) -> String {
+    let path = scratch.file(name);
+    fs::write(&path, bytes).unwrap();
+    path.to_str().unwrap().to_owned()
 }

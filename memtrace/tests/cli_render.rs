@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{fixture, golden};
+use common::{fixture, golden, schema};
 use memtrace::report::{json, style::Style, text};
 
 #[test]
@@ -37,6 +37,13 @@ fn one_process_is_the_document_itself() {
     let last: serde_json::Value = serde_json::from_str(&json::last_line(&[report]).unwrap()).unwrap();
     assert_eq!(last["event"], "report");
     assert_eq!(last["report"]["target"]["pid"], 4242);
+}
+
+#[test]
+fn documents_keep_the_schema() {
+    schema::check(&json::document(&[fixture::brk_steps()]).unwrap());
+    schema::check(&json::document(&[fixture::troubled()]).unwrap());
+    schema::check(&json::document(&[fixture::brk_steps(), fixture::troubled()]).unwrap());
 }
 
 #[test]

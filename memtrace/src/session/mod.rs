@@ -38,6 +38,7 @@ use state::{RawProcess, RawThread};
 use unwind::Unwinder;
 
 pub use object::has_kernel_side;
+pub use requirements::check as check_requirements;
 pub use tracefs::mount_if_missing;
 
 /// Sizes of what the kernel side keeps; all of it is allocated when it is loaded.

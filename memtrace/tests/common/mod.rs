@@ -7,3 +7,4 @@
 pub mod fixture;
 pub mod golden;
 pub mod run;
+pub mod schema;

@@ -38,6 +38,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     };
     let output = Output::new(&args.output)?;
     let recorder = args.record.as_deref().map(Recorder::create).transpose()?;
+    session::check_requirements()?;
     // A mount namespace is a thread's own: before the runtime has any.
     session::mount_if_missing().context("looking for the kernel's trace events")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -77,15 +78,16 @@ async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Fe
     Ok(Exit::Success)
 }
 
-/// One line of talk, so that nobody waits for a report that waits for them.
+/// One line of talk, so that nobody waits for a report that waits for them, and so that others know that it has begun.
 fn announce(processes: &Processes, args: &TraceArgs) {
     let Some(who) = processes.in_words() else { return };
-    let until = if args.duration.is_some() || !args.command.is_empty() {
-        ""
+    if !args.command.is_empty() {
+        eprintln!("memtrace: started {who}");
+    } else if args.duration.is_some() {
+        eprintln!("memtrace: attached to {who}");
     } else {
-        "; Ctrl-C ends with the report"
-    };
-    eprintln!("memtrace: tracing {who}{until}");
+        eprintln!("memtrace: attached to {who}; Ctrl-C ends with the report");
+    }
 }
 
 /// A command that memtrace started is not ended by it.

@@ -1,0 +1,267 @@
+//! What can go wrong around a live trace: each a sentence and an exit status, and the process lives on.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use common::run::{Ran, Victim, finish, memtrace, run, said};
+use memtrace_test_support::scratch::Scratch;
+use memtrace_test_support::{binary, skip};
+use serde_json::Value;
+
+/// Someone who may do nothing.
+const NOBODY: u32 = 65_534;
+
+fn lab() -> String {
+    binary("memtrace-lab").to_str().expect("a path in UTF-8").to_owned()
+}
+
+fn alive(victim: &Victim) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", victim.pid())).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+#[test]
+fn without_privileges_it_says_which() {
+    if !skip::root("without_privileges_it_says_which") {
+        return;
+    }
+    // The build directory may be closed to others.
+    let scratch = Scratch::new();
+    let copy = scratch.file("memtrace");
+    std::fs::copy(env!("CARGO_BIN_EXE_memtrace"), &copy).unwrap();
+    let sleeper = {
+        let mut command = Command::new("cat");
+        command
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        Victim(command.spawn().unwrap())
+    };
+    let as_nobody = |args: &[&str]| -> Ran {
+        let mut command = Command::new(&copy);
+        command.args(args).uid(NOBODY).gid(NOBODY);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        finish(command.spawn().unwrap())
+    };
+    let pid = sleeper.pid().to_string();
+    let own = as_nobody(&["--pid", &pid, "--for", "1s"]);
+    said(&own, 1, &["CAP_BPF", "root"]);
+    assert_eq!(own.stdout, "");
+    let command = as_nobody(&["--", "true"]);
+    said(&command, 1, &["CAP_BPF", "root"]);
+    let others = as_nobody(&["--pid", "1", "--for", "1s"]);
+    said(
+        &others,
+        1,
+        &["process 1", "not permitted", "hint: run memtrace as root"],
+    );
+    assert!(alive(&sleeper));
+}
+
+#[test]
+fn commands_that_cannot_be_started() {
+    if !skip::root("commands_that_cannot_be_started") {
+        return;
+    }
+    said(
+        &run(&["--", "no-such-command"]),
+        127,
+        &["no-such-command was not found"],
+    );
+    said(
+        &run(&["--", "/etc/passwd"]),
+        126,
+        &["/etc/passwd may not be executed", "chmod"],
+    );
+    said(
+        &run(&["--user", "no-such-user", "--", "true"]),
+        1,
+        &["there is no user no-such-user"],
+    );
+}
+
+#[test]
+fn a_command_runs_as_whom_it_is_told_and_its_status_is_its_own() {
+    if !skip::root("a_command_runs_as_whom_it_is_told_and_its_status_is_its_own") {
+        return;
+    }
+    let ran = run(&["--user", "nobody", "--", "sh", "-c", "id -un; exit 3"]);
+    said(&ran, 0, &[]);
+    assert!(
+        ran.stdout.starts_with("nobody\n"),
+        "the command's output comes first: {}",
+        ran.stdout
+    );
+    assert!(ran.stdout.contains("exited with status 3"), "{}", ran.stdout);
+    let ran = run(&["--", "sh", "-c", "kill -9 $$"]);
+    said(&ran, 0, &[]);
+    assert!(ran.stdout.contains("ended by signal 9"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_document_is_kept_apart_from_what_the_command_prints() {
+    if !skip::root("a_document_is_kept_apart_from_what_the_command_prints") {
+        return;
+    }
+    let ran = run(&["--output", "json", "--", "echo", "words of the command"]);
+    said(&ran, 0, &["words of the command"]);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["target"]["name"], "echo");
+}
+
+#[test]
+fn a_full_disk_ends_the_record_and_not_the_trace() {
+    if !skip::root("a_full_disk_ends_the_record_and_not_the_trace") {
+        return;
+    }
+    // Full from the start: nothing is traced for an hour in vain.
+    said(
+        &run(&["--record", "/dev/full", "--", "true"]),
+        1,
+        &["/dev/full", "No space left"],
+    );
+
+    // Full after a while, on a file system of 16 KiB that only this run sees.
+    let scratch = Scratch::new();
+    let script = "mount -t tmpfs -o size=16k none \"$1\" && \"$2\" --record \"$1/t.mtr\" -- \"$3\" mixed; status=$?; \
+                  \"$2\" replay \"$1/t.mtr\" --output json --report-to \"$4\"; echo \"status $status, replay $?\"";
+    let whole = scratch.file("mount");
+    std::fs::create_dir(&whole).unwrap();
+    let kept = scratch.file("kept.json");
+    let child = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .args([
+            whole.as_os_str(),
+            env!("CARGO_BIN_EXE_memtrace").as_ref(),
+            lab().as_ref(),
+            kept.as_os_str(),
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ran = finish(child);
+    said(
+        &ran,
+        0,
+        &[
+            "No space left",
+            "the record ends here, the trace goes on",
+            "is not complete",
+            "cut short",
+        ],
+    );
+    assert!(
+        ran.stdout.contains("HEAP GROWTH"),
+        "the trace has its report: {}",
+        ran.stdout
+    );
+    assert!(ran.stdout.ends_with("status 1, replay 1\n"), "{}", ran.stdout);
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(kept).unwrap()).unwrap();
+    assert_eq!(
+        report["coverage"]["ended"],
+        Value::Null,
+        "what was kept can be replayed, and shows that it has no end"
+    );
+}
+
+#[test]
+fn a_reader_that_leaves_ends_it_quietly() {
+    if !skip::root("a_reader_that_leaves_ends_it_quietly") {
+        return;
+    }
+    for args in [&["--events"][..], &["--output", "json"], &[]] {
+        let lab = lab();
+        let mut args = args.to_vec();
+        args.extend(["--", &lab, "brk-steps"]);
+        let mut child = memtrace(&args).spawn().unwrap();
+        drop(child.stdout.take());
+        let ran = finish(child);
+        // The lab's own lines go the same way in text form, and it minds; memtrace does not.
+        said(&ran, 0, &["memtrace: started"]);
+        assert!(!ran.stderr.contains("roken pipe"), "{ran:#?}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_with_the_report() {
+    if !skip::root("ctrl_c_ends_with_the_report") {
+        return;
+    }
+    let victim = Victim::start("cat", &[]);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut child = memtrace(&["--pid", &victim.pid().to_string(), "--output", "json"])
+            .spawn()
+            .unwrap();
+        let mut talk = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        talk.read_line(&mut line).unwrap();
+        assert!(line.contains("attached to cat"), "{line}");
+        let pid = i32::try_from(child.id()).unwrap();
+        // SAFETY: the child has not been waited for, so the id is its own.
+        unsafe { libc::kill(pid, signal) };
+        let ran = finish(child);
+        assert_eq!(ran.code, Some(0), "{ran:#?}");
+        let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(report["coverage"]["ended"], "interrupted");
+        assert!(alive(&victim));
+    }
+}
+
+#[test]
+fn a_process_that_ends_ends_the_trace() {
+    if !skip::root("a_process_that_ends_ends_the_trace") {
+        return;
+    }
+    let mut victim = Victim::start("cat", &[]);
+    let mut child = memtrace(&["--pid", &victim.pid().to_string(), "--output", "json"])
+        .spawn()
+        .unwrap();
+    let mut talk = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    talk.read_line(&mut line).unwrap();
+    victim.0.kill().unwrap();
+    let ran = finish(child);
+    assert_eq!(ran.code, Some(0), "{ran:#?}");
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["coverage"]["ended"], "process_exited");
+    assert_eq!(report["target"]["exit_status"], 9);
+}
+
+#[test]
+fn several_processes_have_a_section_each_and_one_that_is_gone_is_left_out() {
+    if !skip::root("several_processes_have_a_section_each_and_one_that_is_gone_is_left_out") {
+        return;
+    }
+    let (one, two) = (Victim::start("cat", &[]), Victim::start("cat", &[]));
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let pids = format!("{},{},{}", one.pid(), two.pid(), gone.id());
+    let ran = run(&["--pid", &pids, "--for", "300ms", "--output", "json"]);
+    said(
+        &ran,
+        0,
+        &["attached to 2 processes", &format!("process {} is left out", gone.id())],
+    );
+    let document: Value = serde_json::from_str(&ran.stdout).unwrap();
+    common::schema::check(&ran.stdout);
+    let mut found: Vec<u64> = document["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|report| report["target"]["pid"].as_u64())
+        .collect();
+    found.sort_unstable();
+    let mut expected = vec![u64::from(one.pid()), u64::from(two.pid())];
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    assert!(alive(&one) && alive(&two));
+}
