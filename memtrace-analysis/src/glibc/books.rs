@@ -48,6 +48,7 @@ impl Settings {
         let address = base.wrapping_add(anatomy.mp);
         let mut bytes = vec![0; layout.size as usize];
         memory.read(address, &mut bytes)?;
+        memory.note(address, &bytes);
         let wide = |offset: u64| u64_at(&bytes, offset as usize).ok_or(Unreadable { address });
         let int = |offset: u64| u32_at(&bytes, offset as usize).ok_or(Unreadable { address });
         Ok(Settings {
@@ -203,6 +204,7 @@ fn read_arena<M: ReadMemory + ?Sized>(
     let layout = &anatomy.malloc_state;
     let mut raw = vec![0; layout.size as usize];
     memory.read(address, &mut raw)?;
+    memory.note(address, &raw);
     let wide = |offset: u64| u64_at(&raw, offset as usize).ok_or(Unreadable { address });
     let int = |offset: u64| u32_at(&raw, offset as usize).ok_or(Unreadable { address });
     let fastbins = match layout.fastbins {
@@ -230,6 +232,10 @@ fn read_arena<M: ReadMemory + ?Sized>(
     if !arena.is_unused(anatomy) {
         match (memory.word(arena.top), memory.word(arena.top.wrapping_add(8))) {
             (Ok(previous), Ok(size)) => {
+                if size & 1 == 0 {
+                    memory.note(arena.top, &previous.to_le_bytes());
+                }
+                memory.note(arena.top.wrapping_add(8), &size.to_le_bytes());
                 arena.top_size = size & !7;
                 arena.top_previous_in_use = size & 1 == 1;
                 arena.top_previous_size = previous;
@@ -268,6 +274,9 @@ fn read_segments<M: ReadMemory + ?Sized>(
             });
             break;
         };
+        memory.note(start.wrapping_add(layout.ar_ptr), &owner.to_le_bytes());
+        memory.note(start.wrapping_add(layout.prev), &previous.to_le_bytes());
+        memory.note(start.wrapping_add(layout.used), &used.to_le_bytes());
         let sound = owner == arena.address && used >= layout.size && used <= reserve && start & (reserve - 1) == 0;
         if !sound || segments.len() >= MOST_SEGMENTS || !seen.insert(start) {
             problems.push(Problem::Segment {

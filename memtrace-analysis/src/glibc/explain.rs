@@ -30,6 +30,8 @@ pub struct Inputs<'a> {
     pub machine: Option<Machine>,
     pub cgroup: Option<Cgroup>,
     pub not_seen: Vec<String>,
+    /// The same did not fit together twice, or in a process that stood still.
+    pub damaged: bool,
 }
 
 pub fn explain(inputs: Inputs<'_>) -> Look {
@@ -42,6 +44,7 @@ pub fn explain(inputs: Inputs<'_>) -> Look {
         machine,
         cgroup,
         not_seen,
+        damaged,
     } = inputs;
     let (heap, heap_unknown) = match heap {
         Ok(heap) => (Some(heap), None),
@@ -68,6 +71,7 @@ pub fn explain(inputs: Inputs<'_>) -> Look {
             .map(|(heap, view)| (view, &tallies[..], &heap.settings)),
         heap_unknown: heap_unknown.as_deref(),
         torn,
+        damaged: torn && damaged,
         cgroup: cgroup.as_ref(),
     });
     let predictions = match heap.zip(view.as_ref()) {
@@ -79,6 +83,7 @@ pub fn explain(inputs: Inputs<'_>) -> Look {
         target,
         taken,
         torn,
+        damaged: torn && damaged,
         problems: heap
             .map(|heap| heap.problems.iter().map(described).collect())
             .unwrap_or_default(),

@@ -5,8 +5,10 @@
 
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A release of glibc.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version {
     pub major: u32,
     pub minor: u32,

@@ -69,6 +69,7 @@ impl<'a> Clues<'a> {
                 let link = reveal(self.anatomy, chunk + 16, stored);
                 let possible = link.is_multiple_of(16) && self.bounds.0 <= link && link < self.bounds.1;
                 if possible || link == 0 && self.anatomy.safe_linking {
+                    window.note(chunk + 16, 8);
                     self.links.push((chunk, link));
                 }
             }
@@ -77,6 +78,7 @@ impl<'a> Clues<'a> {
                 .bytes(chunk + 16, self.anatomy.tcache.size as usize)
                 .is_ok_and(|bytes| CacheImage::read(self.anatomy, self.settings, bytes).is_some());
             if fits {
+                window.note(chunk + 16, self.anatomy.tcache.size as usize);
                 self.caches.push(chunk);
             }
         }
@@ -194,6 +196,13 @@ pub(super) fn follow_caches<M: ReadMemory + ?Sized>(
             let block = list.block;
             let entry = match answer {
                 Some(&[Some(field), Some(next), Some(key)]) => {
+                    for (place, word) in [
+                        (block.wrapping_sub(8), field),
+                        (block, next),
+                        (block.wrapping_add(8), key),
+                    ] {
+                        memory.note(place, &word.to_le_bytes());
+                    }
                     let size = field & !7;
                     let known = *keys[list.cache].get_or_insert(key);
                     (holds(anatomy, list.bin, size) && key == known).then_some((size, next))

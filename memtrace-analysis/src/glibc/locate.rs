@@ -13,6 +13,8 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::elf::{self, Elf, u32_at, u64_at};
 use super::layout::{HeapInfo, MallocPar, MallocState, TcacheLayout, Version};
 
@@ -38,7 +40,8 @@ pub struct Anatomy {
     pub first_free_twice: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Machine {
     Amd64,
     Arm64,

@@ -22,6 +22,8 @@ pub struct Look {
     pub taken: Taken,
     /// What was read does not fit together or moved meanwhile; the figures are not exact.
     pub torn: bool,
+    /// Torn, and not since the process moved: the heap contradicts itself.
+    pub damaged: bool,
     /// What did not fit together.
     pub problems: Vec<Described>,
     pub resident: Resident,

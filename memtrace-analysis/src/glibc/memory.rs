@@ -31,6 +31,12 @@ pub trait ReadMemory {
         u64::MAX
     }
 
+    /// The reader has made use of these bytes. Those that go into an image are told by this: a read of many chunks at
+    /// once also passes over the program's data.
+    fn note(&self, address: u64, bytes: &[u8]) {
+        let _ = (address, bytes);
+    }
+
     fn word(&self, address: u64) -> Result<u64, Unreadable> {
         let mut bytes = [0; 8];
         self.read(address, &mut bytes)?;
@@ -84,12 +90,28 @@ impl<'m, M: ReadMemory + ?Sized> Window<'m, M> {
         self.buffer.get(offset..offset + length).ok_or(Unreadable { address })
     }
 
+    /// Bytes that were made use of; see [`ReadMemory::note`].
+    pub fn note(&mut self, address: u64, length: usize) {
+        let memory = self.memory;
+        if let Ok(bytes) = self.bytes(address, length) {
+            memory.note(address, bytes);
+        }
+    }
+
     /// The chunk header at `address`: prev_size and size.
     #[inline]
     pub fn header(&mut self, address: u64) -> Result<(u64, u64), Unreadable> {
-        let bytes = self.bytes(address, 16)?;
+        self.bytes(address, 16)?;
+        let offset = address.wrapping_sub(self.start) as usize;
+        let bytes = &self.buffer[offset..];
         match (u64_at(bytes, 0), u64_at(bytes, 8)) {
-            (Some(previous), Some(size)) => Ok((previous, size)),
+            (Some(previous), Some(size)) => {
+                // Where the chunk below is in use, prev_size is the end of its block.
+                let skipped = if size & 1 == 1 { 8 } else { 0 };
+                self.memory
+                    .note(address + skipped as u64, &self.buffer[offset + skipped..offset + 16]);
+                Ok((previous, size))
+            }
             _ => Err(Unreadable { address }),
         }
     }

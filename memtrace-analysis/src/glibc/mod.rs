@@ -10,10 +10,12 @@
 
 pub mod account;
 pub mod books;
+pub mod changes;
 pub mod chunk_log;
 mod elf;
 pub mod explain;
 pub mod heap;
+pub mod image;
 pub mod layout;
 pub mod lists;
 pub mod locate;

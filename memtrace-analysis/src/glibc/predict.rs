@@ -29,11 +29,7 @@ pub fn predict(heap: &HeapView, tallies: &[ArenaTally], settings: &Settings, res
         bytes: trim,
         bound: Bound::Exact,
         how: String::from("call malloc_trim(0) in the process, e.g. after a peak of work"),
-        evidence: format!(
-            "{} of free pages below the tops, {} of the main arena's top; parts of pages next to live blocks stay",
-            bytes(sum(|tally| tally.trim_below_top)),
-            bytes(trim.saturating_sub(sum(|tally| tally.trim_below_top)))
-        ),
+        evidence: trim_evidence(sum(|tally| tally.trim_below_top), trim),
     });
     if main_top >= LEAST && settings.trim_threshold > DEFAULT_THRESHOLD {
         predictions.push(Prediction {
@@ -96,10 +92,28 @@ pub fn predict(heap: &HeapView, tallies: &[ArenaTally], settings: &Settings, res
         action: Action::Nothing,
         bytes: resident.live,
         bound: Bound::Exact,
-        how: String::from("free less late, or hold less: no setting gives back what is in use"),
-        evidence: format!("{} are live", counted(heap.live_blocks, "block")),
+        how: format!(
+            "in use, in {}: no setting gives these back",
+            counted(heap.live_blocks, "block")
+        ),
+        evidence: String::from("only the program can free them"),
     });
     predictions
+}
+
+/// Where the bytes of a trim come from.
+fn trim_evidence(below_top: u64, trim: u64) -> String {
+    let top = trim.saturating_sub(below_top);
+    match (below_top, top) {
+        (0, 0) => String::from("no page is free as a whole, but what malloc keeps at the tops"),
+        (_, 0) => String::from("free pages between live blocks; parts of pages next to live blocks stay"),
+        (0, _) => String::from("the top of the main arena"),
+        _ => format!(
+            "{} of free pages between live blocks, {} at the top of the main arena; parts of pages stay",
+            bytes(below_top),
+            bytes(top)
+        ),
+    }
 }
 
 /// MALLOC_ARENA_MAX=2 leaves the main arena and one more.

@@ -3,6 +3,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 /// Page states of some ranges of a process, one bit a page; pages outside of them count as absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residency {
@@ -133,6 +135,68 @@ impl Residency {
     }
 }
 
+/// The pages of one range as runs: (pages, state), state 1 present, 2 swapped, 0 neither.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackedPages {
+    start: u64,
+    runs: Vec<(u64, u8)>,
+}
+
+impl Residency {
+    pub fn pack(&self) -> Vec<PackedPages> {
+        let pack = |pages: &Pages| {
+            let state =
+                |index| u8::from(pages.bit(&pages.present, index)) | u8::from(pages.bit(&pages.swapped, index)) << 1;
+            let mut runs: Vec<(u64, u8)> = Vec::new();
+            for index in 0..pages.count {
+                match runs.last_mut() {
+                    Some(run) if run.1 == state(index) => run.0 += 1,
+                    _ => runs.push((1, state(index))),
+                }
+            }
+            PackedPages {
+                start: pages.start,
+                runs,
+            }
+        };
+        self.ranges.iter().map(pack).collect()
+    }
+
+    /// None where the runs contradict themselves.
+    pub fn unpack(page: u64, packed: &[PackedPages]) -> Option<Residency> {
+        /// More pages than this (16 TiB) are no process but damage.
+        const MOST: u64 = 1 << 32;
+        let mut residency = Residency::new(page);
+        let mut total = 0u64;
+        for range in packed {
+            let count = range
+                .runs
+                .iter()
+                .try_fold(0u64, |sum, (pages, _)| sum.checked_add(*pages))?;
+            total = total.checked_add(count).filter(|total| *total <= MOST)?;
+            let end = range.start.checked_add(count.checked_mul(residency.page)?)?;
+            let last = residency
+                .ranges
+                .last()
+                .map_or(0, |last| last.start + last.count * residency.page);
+            if range.start < last || range.start % residency.page != 0 {
+                return None;
+            }
+            residency.add_range(range.start, end);
+            let mut address = range.start;
+            for (pages, state) in &range.runs {
+                for _ in 0..*pages {
+                    if *state != 0 {
+                        residency.mark(address, state & 1 == 1, state & 2 == 2);
+                    }
+                    address += residency.page;
+                }
+            }
+        }
+        Some(residency)
+    }
+}
+
 impl Pages {
     fn bit(&self, map: &[u64], index: u64) -> bool {
         map[(index / 64) as usize] >> (index % 64) & 1 == 1
@@ -204,6 +268,7 @@ mod tests {
             let to = from + length;
             prop_assert_eq!(map.present(from, to), (from..to).filter(|byte| inside(*byte) == Some(true)).count() as u64);
             prop_assert_eq!(map.swapped(from, to), (from..to).filter(|byte| inside(*byte) == Some(false)).count() as u64);
+            prop_assert_eq!(Residency::unpack(PAGE, &map.pack()), Some(map.clone()));
             prop_assert_eq!(map.is_present(from), inside(from) == Some(true));
             if let Some(state) = inside(from) {
                 let end = (from..).find(|byte| inside(*byte) != Some(state)).unwrap();

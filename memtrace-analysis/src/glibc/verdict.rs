@@ -89,6 +89,7 @@ pub struct Evidence<'a> {
     pub heap: Option<(&'a HeapView, &'a [ArenaTally], &'a Settings)>,
     pub heap_unknown: Option<&'a str>,
     pub torn: bool,
+    pub damaged: bool,
     pub cgroup: Option<&'a Cgroup>,
 }
 

@@ -40,11 +40,11 @@ pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
-/// "12 %", "less than 1 %"
+/// "12 %", "<1 %"
 pub fn percent(part: u64, whole: u64) -> String {
     match (u128::from(part) * 100).checked_div(u128::from(whole)) {
         None => String::from("0 %"),
-        Some(0) if part > 0 => String::from("less than 1 %"),
+        Some(0) if part > 0 => String::from("<1 %"),
         Some(share) => format!("{share} %"),
     }
 }
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(counted(1, "block"), "1 block");
         assert_eq!(counted(2000, "block"), "2 000 blocks");
         assert_eq!(percent(1, 3), "33 %");
-        assert_eq!(percent(1, 1000), "less than 1 %");
+        assert_eq!(percent(1, 1000), "<1 %");
         assert_eq!(percent(1, 0), "0 %");
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+use super::explain::ExplainArgs;
 use super::lab::LabArgs;
 use super::quantity;
 
@@ -86,6 +87,8 @@ pub enum Verb {
     Probes(ProbesArgs),
     /// Try out what is claimed about malloc, mmap and the page cache, on this machine
     Lab(LabArgs),
+    /// Say why a process's memory does not come back, from malloc's own books
+    Explain(ExplainArgs),
 }
 
 #[derive(Debug, Args)]
@@ -167,7 +170,7 @@ pub struct ProbesArgs {
 }
 
 /// A process id: no sign, no zero, nothing the kernel cannot have.
-fn pid(text: &str) -> Result<u32, String> {
+pub(super) fn pid(text: &str) -> Result<u32, String> {
     match text.trim().parse::<u32>() {
         Ok(pid @ 1..=4_194_304) => Ok(pid),
         _ => Err("a process id is a number from 1 to 4194304".to_owned()),

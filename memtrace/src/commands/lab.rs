@@ -69,10 +69,7 @@ pub fn run(args: &LabArgs) -> Result<Exit> {
     consent(args, &chosen)?;
     let bench = Bench::new(settings(args)?);
     interrupt::watch().context("watching for Ctrl-C")?;
-    let machine = Machine::here(
-        bench.glibc()?,
-        Err("the lab looks from outside only".to_string()),
-    );
+    let machine = Machine::here(bench.glibc()?, Err("the lab looks from outside only".to_string()));
 
     let is_text = args.output == Form::Text;
     let detailed = !args.experiments.is_empty();

@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod exit;
+pub mod explain;
 mod feed;
 pub mod lab;
 mod output;
@@ -22,5 +23,6 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Replay(args)) => replay::run(&args),
         Some(Verb::Probes(args)) => probes::run(&args),
         Some(Verb::Lab(args)) => lab::run(&args),
+        Some(Verb::Explain(args)) => explain::run(&args),
     }
 }

@@ -5,6 +5,7 @@
 //! smaps + pagemap + process_vm_readv -> Heap -> Look       again, a few times, while the process moves under the reader
 //! ```
 
+pub mod image;
 pub mod library;
 pub mod machine;
 pub mod mappings;
@@ -18,10 +19,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use memtrace_analysis::glibc::account::Surroundings;
 use memtrace_analysis::glibc::explain::{Inputs, explain};
+use memtrace_analysis::glibc::image::{Header, LibraryFacts, Recorder};
 use memtrace_analysis::glibc::look::{Look, Taken, Target};
-use memtrace_analysis::glibc::{Heap, Mapping, Residency};
+use memtrace_analysis::glibc::{Anatomy, Heap, Mapping, Problem, Residency};
 
-use self::library::Library;
 use self::process_memory::ProcessMemory;
 use self::stop::Stopped;
 
@@ -32,50 +33,81 @@ const TRIES: u32 = 4;
 pub struct LookOptions {
     /// Let the process stand still meanwhile.
     pub stop: bool,
+    /// Keep the words that were made use of, for an image.
+    pub keep_words: bool,
 }
 
 /// One look, without stopping the process.
 pub fn look(pid: u32) -> Result<Look> {
-    look_with(pid, LookOptions::default())
-}
-
-pub fn look_with(pid: u32, options: LookOptions) -> Result<Look> {
-    take(pid, options).map(|capture| capture.explain())
+    take(pid, LookOptions::default()).map(|capture| capture.explain())
 }
 
 /// Everything that was read of a process, before anything is concluded from it.
 pub struct Capture {
-    pub target: Target,
-    pub taken: Taken,
-    pub mappings: Vec<Mapping>,
+    pub header: Header,
     pub residency: Residency,
-    pub stack_pointers: Vec<u64>,
-    pub program: String,
-    pub library: Option<Library>,
     pub heap: Result<Heap, String>,
-    pub environment: Vec<(String, String)>,
-    pub not_seen: Vec<String>,
-    pub machine: Option<memtrace_analysis::glibc::look::Machine>,
-    pub cgroup: Option<memtrace_analysis::glibc::look::Cgroup>,
+    /// With [`LookOptions::keep_words`].
+    pub words: Vec<(u64, u64)>,
 }
 
 impl Capture {
     pub fn explain(&self) -> Look {
+        let Header {
+            target,
+            taken,
+            program,
+            mappings,
+            stack_pointers,
+            environment,
+            machine,
+            cgroup,
+            not_seen,
+            damaged,
+            library: _,
+            heap_unknown: _,
+            pages: _,
+        } = &self.header;
         explain(Inputs {
-            target: self.target.clone(),
-            taken: self.taken.clone(),
+            target: target.clone(),
+            taken: taken.clone(),
             around: Surroundings {
-                mappings: &self.mappings,
+                mappings,
                 residency: &self.residency,
-                stack_pointers: &self.stack_pointers,
-                program: &self.program,
+                stack_pointers,
+                program,
             },
             heap: self.heap.as_ref().map_err(Clone::clone),
-            environment: &self.environment,
-            machine: self.machine,
-            cgroup: self.cgroup.clone(),
-            not_seen: self.not_seen.clone(),
+            environment,
+            machine: *machine,
+            cgroup: cgroup.clone(),
+            not_seen: not_seen.clone(),
+            damaged: *damaged,
         })
+    }
+}
+
+/// One reading of everything that can change under the reader.
+struct Reading {
+    mappings: Vec<Mapping>,
+    residency: Residency,
+    heap: Result<Heap, String>,
+    words: Vec<(u64, u64)>,
+}
+
+impl Reading {
+    fn problems(&self) -> usize {
+        self.heap.as_ref().map_or(0, |heap| heap.problems.len())
+    }
+
+    /// The same did not fit together before: no motion, but damage.
+    fn is_same_damage(&self, before: &Reading) -> bool {
+        match (&before.heap, &self.heap) {
+            (Ok(before), Ok(now)) => {
+                before.is_torn() && before.problems == now.problems && !now.problems.iter().any(Problem::is_motion)
+            }
+            _ => false,
+        }
     }
 }
 
@@ -85,60 +117,44 @@ pub fn take(pid: u32, options: LookOptions) -> Result<Capture> {
     let page = proc_file::page_size();
     let (name, command) = proc_file::names(pid)?;
     let threads = proc_file::thread_ids(pid)?.len() as u32;
-    let mut not_seen = Vec::new();
     // What does not change is read before the process is stopped.
     let library = library::find(pid, &mappings::read_maps(pid)?).map_err(|error| format!("{error:#}"));
+    let books = library
+        .as_ref()
+        .map(|library| (&library.anatomy, library.base))
+        .map_err(Clone::clone);
+    let mut not_seen = Vec::new();
+
     let stopped = if options.stop {
         Some(Stopped::all_threads_of(pid)?)
     } else {
         None
     };
-    let tries = if options.stop { 1 } else { TRIES };
-    let mut best: Option<(Vec<Mapping>, Residency, Result<Heap, String>)> = None;
-    let mut retries = 0;
-    for attempt in 0..tries {
-        retries = attempt;
-        let (mappings, residency) = pages(pid, page, &mut not_seen)?;
-        let heap = match &library {
-            Ok(library) => {
-                let memory = ProcessMemory::new(pid, &residency);
-                Heap::read(&memory, &library.anatomy, library.base, &mappings, &residency)
-                    .map_err(|error| error.to_string())
-            }
-            Err(reason) => Err(reason.clone()),
-        };
-        let problems = heap.as_ref().map_or(0, |heap| heap.problems.len());
-        let settled = match (&best, &heap) {
-            // The same twice is no motion but damage.
-            (Some((_, _, Ok(before))), Ok(now)) => before.problems == now.problems,
-            _ => false,
-        };
-        let better = best.as_ref().is_none_or(|(_, _, other)| match other {
-            Ok(other) => problems <= other.problems.len(),
-            Err(_) => true,
-        });
-        if better {
-            best = Some((mappings, residency, heap));
-        }
-        if problems == 0 || settled {
-            break;
+    let mut best = read(pid, &books, page, options, &mut not_seen)?;
+    let (mut retries, mut damaged) = (0, false);
+    while stopped.is_none() && best.problems() > 0 && !damaged && retries + 1 < TRIES {
+        retries += 1;
+        let again = read(pid, &books, page, options, &mut not_seen)?;
+        damaged = again.is_same_damage(&best);
+        if again.problems() <= best.problems() {
+            best = again;
         }
     }
-    let (mappings, residency, heap) = best.context("taking a look")?;
+    if stopped.is_some()
+        && let Ok(heap) = &best.heap
+    {
+        // A thread that was stopped inside of malloc has the arena's lock, and may have left things half done.
+        damaged = heap.is_torn() && !heap.arenas.iter().any(|arena| arena.books.locked);
+    }
     let stack_pointers = proc_file::stack_pointers(pid);
-    let stopped_ns = stopped
-        .as_ref()
-        .map_or(0, |stopped| stopped.elapsed().as_nanos() as u64);
-    let stood_still = stopped.is_some();
+    let stood_still = stopped.as_ref().map(Stopped::elapsed);
     drop(stopped);
+
     let cgroup = machine::cgroup(pid).map_err(|reason| not_seen.push(reason)).ok();
-    let program = std::fs::read_link(format!("/proc/{pid}/exe"))
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     not_seen.sort_unstable();
     not_seen.dedup();
-    Ok(Capture {
+    let header = Header {
         target: Target {
             pid,
             name,
@@ -146,40 +162,74 @@ pub fn take(pid: u32, options: LookOptions) -> Result<Capture> {
             threads,
             glibc: library.as_ref().ok().map(|library| library.anatomy.version.to_string()),
             library: library.as_ref().ok().map(|library| library.path.clone()),
-            other_allocator: other_allocator(&mappings),
+            other_allocator: other_allocator(&best.mappings),
         },
         taken: Taken {
             unix_ms: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_millis() as u64),
             process_age_ns: proc_file::age_ns(pid).unwrap_or(0),
-            stopped: stood_still,
-            stopped_ns,
+            stopped: stood_still.is_some(),
+            stopped_ns: stood_still.map_or(0, |time| time.as_nanos() as u64),
             retries,
             ran_on: false,
             duration_ns: begun.elapsed().as_nanos() as u64,
             page_size: page,
         },
-        mappings,
-        residency,
+        program: program.to_string_lossy().into_owned(),
+        mappings: best.mappings,
         stack_pointers,
-        program,
-        library: library.ok(),
-        heap,
         environment: proc_file::malloc_environment(pid),
-        not_seen,
         machine: machine::machine(),
         cgroup,
+        not_seen,
+        damaged,
+        library: library
+            .as_ref()
+            .ok()
+            .map(|library| LibraryFacts::of(&library.anatomy, library.base)),
+        heap_unknown: best.heap.as_ref().err().cloned(),
+        pages: Vec::new(),
+    };
+    Ok(Capture {
+        header,
+        residency: best.residency,
+        heap: best.heap,
+        words: best.words,
     })
 }
 
-fn pages(pid: u32, page: u64, not_seen: &mut Vec<String>) -> Result<(Vec<Mapping>, Residency)> {
-    let mappings = mappings::read_smaps(pid)?;
+fn read(
+    pid: u32,
+    books: &Result<(&Anatomy, u64), String>,
+    page: u64,
+    options: LookOptions,
+    not_seen: &mut Vec<String>,
+) -> Result<Reading> {
+    let mappings = mappings::read_smaps(pid).with_context(|| format!("looking at process {pid}"))?;
     let residency = mappings::read_residency(pid, &mappings, page).unwrap_or_else(|error| {
         not_seen.push(format!("which pages are in memory ({error:#}); all are taken to be"));
         mappings::assumed_residency(&mappings, page)
     });
-    Ok((mappings, residency))
+    let memory = ProcessMemory::new(pid, &residency);
+    let mut words = Vec::new();
+    let heap = books.clone().and_then(|(anatomy, base)| {
+        let heap = if options.keep_words {
+            let recorder = Recorder::new(&memory);
+            let heap = Heap::read(&recorder, anatomy, base, &mappings, &residency);
+            words = recorder.finish();
+            heap
+        } else {
+            Heap::read(&memory, anatomy, base, &mappings, &residency)
+        };
+        heap.map_err(|error| format!("{error}"))
+    });
+    Ok(Reading {
+        mappings,
+        residency,
+        heap,
+        words,
+    })
 }
 
 /// The library of another allocator that the process maps.

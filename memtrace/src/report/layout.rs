@@ -31,6 +31,8 @@ enum Kind {
     /// Starts in the margin: rows of a table that need the width.
     Wide,
     WideFaint,
+    /// Made here, of clean text, with colours in it.
+    Painted,
 }
 
 impl Section {
@@ -50,6 +52,18 @@ impl Section {
 
     pub fn warning(&mut self, text: impl Into<String>) {
         self.push(text.into(), Kind::Warning);
+    }
+
+    /// A line that carries colours of its own; whoever makes it cleans what is foreign in it.
+    pub fn painted(&mut self, text: impl Into<String>) {
+        self.push(text.into(), Kind::Painted);
+    }
+
+    /// A sentence, or several, in lines of at most `width` characters.
+    pub fn wrapped(&mut self, text: &str, width: usize) {
+        for line in wrap(text, width) {
+            self.line(line);
+        }
     }
 
     /// A table in the width of the page, its heading faint.
@@ -94,9 +108,13 @@ impl Page {
     pub fn section(&mut self, section: &Section) {
         let Section { name, lines } = section;
         for (i, Line { text, kind }) in lines.iter().enumerate() {
-            let text = clean(text);
+            let text = if *kind == Kind::Painted {
+                text.into()
+            } else {
+                clean(text)
+            };
             let styled = match kind {
-                Kind::Plain | Kind::Wide => text.clone().into_owned(),
+                Kind::Plain | Kind::Wide | Kind::Painted => text.clone().into_owned(),
                 Kind::Faint | Kind::WideFaint => self.style.faint(&text),
                 Kind::Warning => self.style.warning(&text),
             };
@@ -117,6 +135,43 @@ impl Page {
     pub fn finish(self) -> String {
         self.out
     }
+}
+
+/// Breaks text at blanks into lines of at most `width` characters; a longer word has a line of its own.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in words(text) {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Words, with what belongs to a number (`10 002 blocks`, `96.1 MiB`, `5 %`) in one piece.
+fn words(text: &str) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    let bytes = text.as_bytes();
+    for (at, _) in text.match_indices(' ') {
+        let follows_digit = at > 0 && bytes[at - 1].is_ascii_digit();
+        let rest = &text[at + 1..];
+        let belongs = rest.starts_with(|c: char| c.is_ascii_digit())
+            || ["%", "KiB", "MiB", "GiB", "byte"]
+                .iter()
+                .any(|unit| rest.starts_with(unit));
+        if !(follows_digit && belongs) {
+            pieces.push(text[start..at].trim());
+            start = at + 1;
+        }
+    }
+    pieces.push(text[start..].trim());
+    pieces.retain(|piece| !piece.is_empty());
+    pieces
 }
 
 /// How a column's cells stand.
@@ -190,6 +245,13 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_stay_with_their_units() {
+        assert_eq!(wrap("it holds 10 002 blocks", 12), ["it holds", "10 002", "blocks"]);
+        assert_eq!(wrap("and 96.1 MiB more", 9), ["and", "96.1 MiB", "more"]);
+        assert_eq!(wrap("", 9), Vec::<String>::new());
+    }
 
     #[test]
     fn columns_align() {

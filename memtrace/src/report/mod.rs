@@ -1,6 +1,7 @@
 //! Renderers: functions from a report to bytes.
 
 pub mod events;
+pub mod explain;
 pub mod json;
 pub mod layout;
 pub mod plain;
