@@ -13,7 +13,7 @@ use super::{output, quantity};
 use crate::lab::machine::Machine;
 use crate::lab::render::text::Look;
 use crate::lab::render::{html, json, svg, text};
-use crate::lab::{ALL, Bench, Done, Experiment, Session, Settings, Unit, Verdict, interrupt, needs, run_all};
+use crate::lab::{ALL, Bench, Done, Experiment, Session, Settings, Unit, Verdict, interrupt, needs, run_all, trace};
 
 /// More than this is not used without asking.
 const ASK_ABOVE: u64 = 1 << 30;
@@ -67,9 +67,11 @@ pub fn run(args: &LabArgs) -> Result<Exit> {
     }
     let chosen = choose(&args.experiments)?;
     consent(args, &chosen)?;
-    let bench = Bench::new(settings(args)?);
+    let settings = settings(args)?;
+    let tracer = trace::open().map_err(|error| format!("{error:#}"));
+    let bench = Bench::new(settings, tracer);
     interrupt::watch().context("watching for Ctrl-C")?;
-    let machine = Machine::here(bench.glibc()?, Err("the lab looks from outside only".to_string()));
+    let machine = Machine::here(bench.glibc()?, bench.can_trace());
 
     let is_text = args.output == Form::Text;
     let detailed = !args.experiments.is_empty();

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use super::run::{self, Command, Run};
+use super::trace::{Traced, Tracer};
 
 /// How a whole lab session is to be run.
 #[derive(Clone, Debug)]
@@ -26,17 +27,22 @@ pub struct Settings {
 
 pub struct Bench {
     pub settings: Settings,
+    /// Why there is none, where that is so.
+    tracer: Result<Tracer, String>,
     brk_steps: OnceCell<Run>,
+    brk_steps_traced: OnceCell<Traced>,
     pairs: OnceCell<Run>,
     pairs_without_threshold: OnceCell<Run>,
     file_cache: OnceCell<super::experiments::page_cache::FileCacheRun>,
 }
 
 impl Bench {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: Settings, tracer: Result<Tracer, String>) -> Self {
         Self {
             settings,
+            tracer,
             brk_steps: OnceCell::new(),
+            brk_steps_traced: OnceCell::new(),
             pairs: OnceCell::new(),
             pairs_without_threshold: OnceCell::new(),
             file_cache: OnceCell::new(),
@@ -75,6 +81,24 @@ impl Bench {
     /// 10,000 blocks of 64 bytes: the subject of the first four experiments.
     pub fn brk_steps(&self) -> Result<&Run> {
         once(&self.brk_steps, || run::run(&self.program("brk-steps")))
+    }
+
+    /// The same, traced.
+    pub fn brk_steps_traced(&self) -> Result<&Traced> {
+        once(&self.brk_steps_traced, || self.trace(&self.program("brk-steps")))
+    }
+
+    /// Runs a program with its memory system calls traced, where that can be.
+    pub fn trace(&self, command: &Command) -> Result<Traced> {
+        match &self.tracer {
+            Ok(tracer) => tracer.run(command),
+            Err(why) => Ok(Traced::Not(why.clone())),
+        }
+    }
+
+    /// Whether anything can be traced.
+    pub fn can_trace(&self) -> Result<(), String> {
+        self.tracer.as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
     /// Pairs of every size, in both ways.

@@ -18,6 +18,7 @@ mod picture;
 pub mod render;
 mod run;
 mod runner;
+pub mod trace;
 mod unit;
 mod verdict;
 

@@ -10,10 +10,12 @@ use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Run};
+use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
 
 /// A little longer than jemalloc's decay of 10 seconds.
 const SECONDS: u64 = 12;
+const TRACED_SECONDS: u64 = 3;
 
 pub const ALLOCATORS: Experiment = Experiment {
     number: 19,
@@ -153,6 +155,18 @@ fn measure(bench: &Bench) -> Result<Measured> {
             .collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         series.push(Series::new(*name, Shape::Line, points));
+    }
+    for (name, _, _, command) in &commands {
+        if bench.can_trace().is_err() {
+            break;
+        }
+        match bench.trace(&command.clone().arg("--seconds", TRACED_SECONDS))? {
+            Traced::Seen { report, .. } => measured.note(format!(
+                "{name}, traced for {TRACED_SECONDS} s after the frees: {}",
+                super::runtimes::given_back(&report)
+            )),
+            Traced::Not(why) => measured.note(format!("{name}, not traced: {why}")),
+        }
     }
     measured.pictures.push(Picture {
         name: "allocators",

@@ -8,6 +8,7 @@ use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Run};
+use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
 
 pub const ARENAS: Experiment = Experiment {
@@ -110,6 +111,20 @@ fn measure(bench: &Bench) -> Result<Measured> {
         "malloc_trim(0) then gave back {}: it walks every arena",
         Unit::Bytes.show(trimmed)
     ));
+
+    match bench.trace(&program(threads))? {
+        Traced::Seen { report, .. } => {
+            let growth = &report.growth;
+            measured.note(format!(
+                "traced: {} thread arenas grew {} times by {} in all, {} of these steps as the rule without top_pad predicts",
+                growth.arenas.iter().filter(|arena| !arena.main).count(),
+                growth.arena_steps_total,
+                Unit::Bytes.show(growth.arena_bytes as f64),
+                growth.arena_steps_matching
+            ));
+        }
+        Traced::Not(why) => measured.miss("traced", why),
+    }
 
     let mut points = (Vec::new(), Vec::new());
     for count in [1, threads / 8, threads / 4, threads / 2, threads * 3 / 4, threads]

@@ -1,6 +1,7 @@
 //! What free and malloc_trim give back of the heap: experiments 3 and 4.
 
 use anyhow::Result;
+use memtrace_analysis::report::Report;
 
 use super::KIB;
 use crate::lab::bench::Bench;
@@ -8,6 +9,7 @@ use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Run, Stop};
+use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
 
 pub const FREE_KEEPS: Experiment = Experiment {
@@ -148,6 +150,15 @@ fn measure_free(bench: &Bench) -> Result<Measured> {
         measured.because("resident_change", why);
     }
     measured.pictures.push(levels(forward)?);
+    match bench.brk_steps_traced()? {
+        Traced::Seen { report, .. } => {
+            let returned = &report.returned;
+            measured.count("frees", "frees traced", report.freed.blocks as f64, Unit::Count);
+            let leading = (returned.frees_munmap + returned.frees_trim) as f64;
+            measured.count("frees_returning", "of them led to a system call", leading, Unit::Count);
+        }
+        Traced::Not(why) => measured.miss("frees_returning", why.clone()),
+    }
     Ok(measured)
 }
 
@@ -181,6 +192,10 @@ fn measure_trim(bench: &Bench) -> Result<Measured> {
         -change(&reverse, "rss", "freed", "trimmed")?,
         Unit::Bytes,
     );
+    match bench.brk_steps_traced()? {
+        Traced::Seen { report, .. } => traced_trim(report, &mut measured),
+        Traced::Not(why) => measured.miss("trim_returned", why.clone()),
+    }
     let by_free = -change(forward, "brk", "peak", "freed")?;
     if by_free > 0.0 {
         let why = format!("free had already lowered the break by {}", Unit::Bytes.show(by_free));
@@ -188,6 +203,25 @@ fn measure_trim(bench: &Bench) -> Result<Measured> {
         measured.because("resident_returned", why);
     }
     Ok(measured)
+}
+
+/// By which system calls malloc_trim gave back, and how much.
+fn traced_trim(report: &Report, measured: &mut Measured) {
+    let Some(trim) = report.trims.first() else {
+        return measured.miss("trim_returned", "the trace has no malloc_trim call");
+    };
+    measured.count(
+        "trim_returned",
+        "given back in its course, traced",
+        trim.returned_bytes as f64,
+        Unit::Bytes,
+    );
+    measured.note(format!(
+        "in its course the break was lowered by {} and {} were handed back by {} madvise calls",
+        Unit::Bytes.show(trim.break_lowered_bytes as f64),
+        Unit::Bytes.show(trim.madvised_bytes as f64),
+        trim.madvise_calls
+    ));
 }
 
 /// By how much a program's own fact changed between two phases.

@@ -1,6 +1,7 @@
 //! The break grows in batches: experiments 1 and 2.
 
 use anyhow::{Context, Result};
+use memtrace_analysis::report::Report;
 
 use super::KIB;
 use crate::lab::bench::Bench;
@@ -9,6 +10,7 @@ use crate::lab::figure::{Measured, median};
 use crate::lab::machine::page_size;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{Books, Run};
+use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
 
 pub const BRK_STEPS: Experiment = Experiment {
@@ -49,6 +51,20 @@ pub const BRK_STEPS: Experiment = Experiment {
             says: "as glibc's rule predicts",
             claimed: None,
             expect: Expect::Exactly(0.0),
+            essential: false,
+        },
+        Check {
+            figure: "brk_calls",
+            says: "brk calls that raised the break, traced",
+            claimed: Some(7.0),
+            expect: Expect::Between(1.0, 20.0),
+            essential: false,
+        },
+        Check {
+            figure: "rule_steps",
+            says: "of them as the rule predicts from the top chunk at that moment",
+            claimed: None,
+            expect: Expect::Exactly(100.0),
             essential: false,
         },
     ],
@@ -110,6 +126,14 @@ fn measure_steps(bench: &Bench) -> Result<Measured> {
         measured.miss("against_rule", "glibc's books could not be read in this process");
     }
     measured.pictures.push(staircase(run, &steps)?);
+    match bench.brk_steps_traced()? {
+        Traced::Seen { report, .. } => traced_steps(report, &mut measured),
+        Traced::Not(why) => {
+            for key in ["brk_calls", "rule_steps"] {
+                measured.miss(key, why.clone());
+            }
+        }
+    }
     Ok(measured)
 }
 
@@ -137,6 +161,38 @@ fn measure_one_step(bench: &Bench) -> Result<Measured> {
         );
     }
     Ok(measured)
+}
+
+/// What the trace adds: each step with its cause, held against the rule.
+fn traced_steps(report: &Report, measured: &mut Measured) {
+    let growth = &report.growth;
+    let total = growth.brk_steps_total as f64;
+    measured.count(
+        "brk_calls",
+        "brk calls that raised the break, traced",
+        total,
+        Unit::Count,
+    );
+    if total > 0.0 {
+        let matching = growth.brk_steps_matching as f64 * 100.0 / total;
+        measured.count("rule_steps", "of them as the rule predicts", matching, Unit::Percent);
+    }
+    let unlike: Vec<_> = growth.steps.iter().filter_map(|step| step.reason.clone()).collect();
+    if !unlike.is_empty() {
+        measured.because("rule_steps", unlike.join("; "));
+    }
+    let causes = growth.steps.iter().map(|step| {
+        let batch = if step.batch.first {
+            String::new()
+        } else {
+            format!(" after {} blocks", step.batch.blocks)
+        };
+        format!("{}({}){batch}", step.cause.entry, step.cause.request)
+    });
+    measured.note(format!(
+        "the steps were caused by {}",
+        causes.collect::<Vec<_>>().join(", ")
+    ));
 }
 
 /// The number of the malloc and the bytes of the break above its start, for each step.

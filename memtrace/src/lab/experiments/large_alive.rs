@@ -9,6 +9,7 @@ use crate::lab::figure::{Measured, median};
 use crate::lab::machine::page_size;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Run};
+use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
 
 const BLOCKS: u64 = 64;
@@ -81,6 +82,26 @@ fn measure(bench: &Bench) -> Result<Measured> {
             Unit::Count,
         ),
         None => measured.miss("mapped", "glibc's books could not be read in this process"),
+    }
+    let one_round = bench
+        .program("large-alive")
+        .arg("--blocks", BLOCKS)
+        .arg("--bytes", BYTES)
+        .arg("--rounds", 1);
+    match bench.trace(&one_round)? {
+        Traced::Seen { report, .. } => {
+            let count = |name: &str| report.syscalls.get(name).map_or(0, |count| count.attributed);
+            measured.note(format!(
+                "traced, one round of each kind: malloc and free made {} mmap, {} munmap and {} brk calls; free gave back {} by \
+                 munmap and {} by a lower break",
+                count("mmap"),
+                count("munmap"),
+                count("brk"),
+                Unit::Bytes.show(report.returned.by_free_munmap_bytes as f64),
+                Unit::Bytes.show(report.returned.by_free_trim_bytes as f64)
+            ));
+        }
+        Traced::Not(why) => measured.miss("traced", why),
     }
     let pages = BYTES as f64 / page_size() as f64;
     let (alive, reuse) = (Prices::of(&run, "alive")?, Prices::of(&run, "reuse")?);

@@ -8,6 +8,7 @@ use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Look, Stop};
+use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
 
 pub const LARGE_BLOCK: Experiment = Experiment {
@@ -49,6 +50,13 @@ pub const LARGE_BLOCK: Experiment = Experiment {
             says: "the break at the second such block",
             claimed: None,
             expect: Expect::Shown,
+            essential: false,
+        },
+        Check {
+            figure: "attributed",
+            says: "one mmap by the malloc and one munmap by the free, traced",
+            claimed: None,
+            expect: Expect::Exactly(2.0),
             essential: false,
         },
     ],
@@ -127,6 +135,24 @@ fn measure_large_block(bench: &Bench) -> Result<Measured> {
         second,
         Unit::Bytes,
     );
+    let command = bench
+        .program("one-at-a-time")
+        .arg("--first", size)
+        .arg("--last", size)
+        .arg("--times", 1);
+    match bench.trace(&command)? {
+        Traced::Seen { report, .. } => {
+            let attributed = |name: &str| report.syscalls.get(name).map_or(0, |count| count.attributed) as f64;
+            let calls = attributed("mmap") + attributed("munmap");
+            measured.count(
+                "attributed",
+                "mmap and munmap calls of malloc and free, traced",
+                calls,
+                Unit::Count,
+            );
+        }
+        Traced::Not(why) => measured.miss("attributed", why),
+    }
     if let (Some(before), Some(after)) = (base.look.books, first_freed.look.books) {
         let show = |bytes: u64| Unit::Bytes.show(bytes as f64);
         measured.note(format!(

@@ -9,10 +9,12 @@ use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::{Measured, median};
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::Run;
+use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
 
 pub const SMALL: u64 = 48;
 pub const LARGE: u64 = 256 << 10;
+const TRACED_ROUNDS: u64 = 1_000;
 
 pub const PAIR_COST: Experiment = Experiment {
     number: 8,
@@ -89,6 +91,13 @@ pub const THRESHOLD_ZERO: Experiment = Experiment {
             expect: Expect::AtLeast(25.0),
             essential: true,
         },
+        Check {
+            figure: "syscalls",
+            says: "a system call each way, traced",
+            claimed: Some(2.0),
+            expect: Expect::Between(1.99, 2.01),
+            essential: false,
+        },
     ],
     needs: Needs {
         memory: 128 << 20,
@@ -143,6 +152,23 @@ fn measure_zero(bench: &Bench) -> Result<Measured> {
         zero.rounds("malloc", SMALL),
         Unit::Nanoseconds,
     );
+    let command = bench
+        .program("threshold")
+        .arg("--rounds", TRACED_ROUNDS)
+        .env("MALLOC_MMAP_THRESHOLD_", "0");
+    match bench.trace(&command)? {
+        Traced::Seen { report, .. } => {
+            let count = |name: &str| report.syscalls.get(name).map_or(0, |count| count.attributed) as f64;
+            let each = (count("mmap") + count("munmap")) / TRACED_ROUNDS as f64;
+            measured.count(
+                "syscalls",
+                "mmap and munmap calls in a round, traced",
+                each,
+                Unit::Count,
+            );
+        }
+        Traced::Not(why) => measured.miss("syscalls", why),
+    }
     if let Some(books) = bench.pairs_without_threshold()?.stop("base")?.look.books {
         measured.note(format!(
             "read from the process: mmap_threshold {}, dynamic rule {}",

@@ -5,12 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use memtrace_analysis::report::Report;
 
 use crate::lab::bench::Bench;
 use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Command, Run};
+use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
 
 const JAVA_SOURCE: &str = include_str!("../../../../memtrace-lab/runtimes/Appetite.java");
@@ -83,7 +85,7 @@ fn measure(bench: &Bench) -> Result<Measured> {
             ));
             continue;
         };
-        match run::run(&command) {
+        match run_traced(bench, &command, &runtime, &mut measured) {
             Ok(run) => runs.push((runtime, run)),
             Err(error) if error.is::<crate::lab::interrupt::Interrupted>() => return Err(error),
             Err(error) => measured.note(format!("{} was skipped: {error:#}", runtime.name)),
@@ -139,6 +141,36 @@ fn measure(bench: &Bench) -> Result<Measured> {
         series,
     });
     Ok(measured)
+}
+
+/// Traced where that can be: the system calls then tell how it gives back.
+fn run_traced(bench: &Bench, command: &Command, runtime: &Runtime, measured: &mut Measured) -> Result<Run> {
+    if bench.can_trace().is_err() {
+        return run::run(command);
+    }
+    match bench.trace(command)? {
+        Traced::Seen { run, report } => {
+            measured.note(format!("{}, traced: {}", runtime.name, given_back(&report)));
+            Ok(run)
+        }
+        Traced::Not(why) => {
+            measured.note(format!("{}, not traced: {why}", runtime.name));
+            run::run(command)
+        }
+    }
+}
+
+/// The system calls that take memory and give it back, in words.
+pub fn given_back(report: &Report) -> String {
+    let calls = report.syscalls.iter().filter(|(_, count)| count.count > 0);
+    let calls: Vec<_> = calls
+        .map(|(name, count)| format!("{} {name}", Unit::Count.show(count.count as f64)))
+        .collect();
+    if calls.is_empty() {
+        "no memory system call".to_string()
+    } else {
+        format!("{} calls", calls.join(", "))
+    }
 }
 
 /// Resident above the start, in percent of the peak.

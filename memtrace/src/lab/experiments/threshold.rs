@@ -1,6 +1,7 @@
 //! The dynamic threshold makes large blocks as cheap as small ones: experiment 9.
 
 use anyhow::Result;
+use memtrace_analysis::report::Report;
 
 use super::pairs::{LARGE, SMALL, Timings, ratios};
 use crate::lab::bench::Bench;
@@ -8,7 +9,10 @@ use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Run};
+use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
+
+const TRACED_ROUNDS: u64 = 1_000;
 
 pub const THRESHOLD: Experiment = Experiment {
     number: 9,
@@ -53,6 +57,13 @@ pub const THRESHOLD: Experiment = Experiment {
             expect: Expect::Exactly(1.0),
             essential: true,
         },
+        Check {
+            figure: "syscalls",
+            says: "one mmap and one munmap in all rounds, traced",
+            claimed: Some(2.0),
+            expect: Expect::Exactly(2.0),
+            essential: false,
+        },
     ],
     needs: Needs {
         memory: 128 << 20,
@@ -85,7 +96,29 @@ fn measure(bench: &Bench) -> Result<Measured> {
         .arg("--times", rounds);
     let run = run::run(&command)?;
     timeline(&run, &mut measured)?;
+    match bench.trace(&bench.program("threshold").arg("--rounds", TRACED_ROUNDS))? {
+        Traced::Seen { report, .. } => traced_loop(&report, &mut measured),
+        Traced::Not(why) => measured.miss("syscalls", why),
+    }
     Ok(measured)
+}
+
+/// Every memory system call of the whole loop, and what the trace says of the threshold.
+fn traced_loop(report: &Report, measured: &mut Measured) {
+    let count = |name: &str| report.syscalls.get(name).map_or(0, |count| count.attributed);
+    let (brk, mmap, munmap) = (count("brk"), count("mmap"), count("munmap"));
+    let label = format!("mmap and munmap calls in {TRACED_ROUNDS} rounds, traced");
+    measured.count("syscalls", label, (mmap + munmap) as f64, Unit::Count);
+    measured.note(format!(
+        "in {TRACED_ROUNDS} rounds malloc and free made {mmap} mmap, {munmap} munmap and {brk} brk calls"
+    ));
+    for change in report.threshold.history.iter().skip(1) {
+        measured.note(format!(
+            "traced: mmap_threshold {} by {}",
+            Unit::Bytes.show(change.mmap_threshold as f64),
+            change.cause
+        ));
+    }
 }
 
 /// What each malloc and each free of the loop left in glibc's settings.

@@ -15,7 +15,7 @@ pub struct Look {
     pub resident: f64,
     /// Resident bytes of the main heap ([heap]); 0 before there is one.
     pub heap_resident: f64,
-    /// Where the main heap ends.
+    /// Where the break stands, to a page; None where the kernel hides it.
     pub heap_end: Option<u64>,
     pub minor_faults: f64,
     /// In transparent huge pages.
@@ -55,6 +55,9 @@ impl Look {
                 .collect();
             look.minor_faults = field(&fields, 10)?;
             look.threads = field(&fields, 20)?;
+            // Without a heap the break is where the program's data ended; a zero is hidden.
+            let start = field(&fields, 47)?;
+            look.heap_end = look.heap_end.or((start > 0.0).then_some(start as u64));
             look.machine = MachineMemory::now()?;
             look.books = Books::read(pid).ok();
             look.at = since.elapsed().as_secs_f64();
