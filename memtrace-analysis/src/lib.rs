@@ -6,8 +6,26 @@
 //!
 //! Nothing here does I/O, reads a clock or knows of BPF; no input makes it fail. A live session, a recorded file and a
 //! simulated program feed the same `push`.
+//!
+//! How that is kept true: the crate is `no_std` with `alloc` and compiles for `bpfel-unknown-none`, a target without an
+//! operating system, so there is nothing to do I/O or read a clock with; unsafe code is forbidden; the lints below refuse
+//! whatever could panic (arithmetic that overflows, indexing, unwrap); and the tests feed it events of any content in
+//! any order.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::string_slice,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::float_cmp
+    )
+)]
 
 extern crate alloc;
 
@@ -20,6 +38,14 @@ mod coverage;
 mod direct;
 pub mod event;
 mod finding;
+#[cfg_attr(
+    not(test),
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "offsets of known layouts, added to addresses that were found in the image at hand"
+    )
+)]
 pub mod glibc;
 mod growth;
 mod kept;
