@@ -97,6 +97,52 @@ fn makes_code(syscall: &Syscall) -> bool {
     }
 }
 
+/// Where code was seen to stand since the program began: for the calls of programs that were gone, or replaced, before
+/// anybody could list their modules.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Origins {
+    loader: Option<u64>,
+    libc: Option<u64>,
+}
+
+/// The loader's code, and libc's, is no larger than this.
+const LOADER_TEXT: u64 = 256 << 10;
+const LIBC_TEXT: u64 = 2 << 20;
+
+impl Origins {
+    /// An allocator call's own system call: it comes from libc.
+    pub fn allocator_call(&mut self, syscall: &Syscall) {
+        self.libc = self.libc.or(syscall.ip);
+    }
+
+    /// A call from outside: before the first allocation, a file mapped executable is the loader's work.
+    pub fn direct_call(&mut self, syscall: &Syscall) {
+        let [_, _, prot, flags, ..] = syscall.args;
+        let maps_code =
+            syscall.kind == SyscallKind::Mmap && prot & mman::PROT_EXEC != 0 && flags & mman::MAP_ANONYMOUS == 0;
+        if maps_code && self.libc.is_none() {
+            self.loader = self.loader.or(syscall.ip);
+        }
+    }
+
+    /// As far as it can be told without modules.
+    pub fn guess(&self, syscall: &Syscall, in_handler: bool) -> Verdict {
+        let near = |place: Option<u64>, address: u64, reach| place.is_some_and(|at| at.abs_diff(address) < reach);
+        let in_libc = |address| near(self.libc, address, LIBC_TEXT);
+        let kind = match syscall.ip {
+            _ if in_handler => DirectKind::SignalHandler,
+            Some(ip) if near(self.loader, ip, LOADER_TEXT) => DirectKind::Loader,
+            Some(ip) if in_libc(ip) => match syscall.stack.first() {
+                Some(caller) if in_libc(*caller) && syscall.kind != SyscallKind::Brk => DirectKind::Libc,
+                _ if syscall.kind == SyscallKind::Brk => DirectKind::ProgramBreak,
+                _ => DirectKind::Program,
+            },
+            _ => DirectKind::Unknown,
+        };
+        Verdict { kind, module: None }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Sums {
     syscalls: BTreeMap<SyscallKind, u64>,

@@ -291,6 +291,14 @@ pub struct HeapState {
     pub thresholds: Option<Thresholds>,
 }
 
+impl HeapState {
+    /// Where the main arena's top ends; None where the books are another arena's or were not read.
+    pub fn main_top(&self) -> Option<u64> {
+        let read = self.main && self.arena.is_some() && self.top != 0;
+        read.then(|| self.top.saturating_add(self.top_size))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thresholds {
     pub mmap_threshold: u64,

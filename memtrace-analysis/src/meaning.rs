@@ -8,8 +8,9 @@ use crate::event::{Entry, Frame, Syscall, SyscallKind};
 use crate::owner::{Owner, mman};
 use crate::regions::{Region, RegionKind, Regions};
 use crate::report::StepKind;
-use crate::rule::HEAP_MAX;
+use crate::rule::{self, HEAP_MAX};
 use crate::threads::Call;
+use crate::version::{self, Version};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
@@ -82,12 +83,13 @@ pub struct Surroundings<'a> {
     /// mmap_threshold in force, where known.
     pub mmap_threshold: Option<u64>,
     pub page_size: u64,
+    pub version: Option<Version>,
 }
 
 /// Reads `syscall`, whose owner has been told.
 pub fn read(syscall: &Syscall, owner: Owner, around: &Surroundings) -> Meaning {
     if syscall.kind == SyscallKind::Brk {
-        return read_break(syscall, around.regions);
+        return read_break(syscall, owner, around);
     }
     let Owner::Call { frame, .. } = owner else {
         return Meaning::Direct;
@@ -104,7 +106,7 @@ pub fn read(syscall: &Syscall, owner: Owner, around: &Surroundings) -> Meaning {
 }
 
 /// brk never fails by an errno: it returns the break as it is.
-fn read_break(syscall: &Syscall, regions: &Regions) -> Meaning {
+fn read_break(syscall: &Syscall, owner: Owner, around: &Surroundings) -> Meaning {
     let wanted = syscall.args[0];
     let at = syscall.result.cast_unsigned();
     if wanted == 0 {
@@ -113,7 +115,7 @@ fn read_break(syscall: &Syscall, regions: &Regions) -> Meaning {
     if wanted != at {
         return Meaning::Refused;
     }
-    match break_before(syscall, regions) {
+    match break_before(syscall, owner, around) {
         Some(from) if at > from => Meaning::Growth(Growth {
             kind: StepKind::Brk,
             from,
@@ -130,19 +132,44 @@ fn read_break(syscall: &Syscall, regions: &Regions) -> Meaning {
     }
 }
 
-/// The break before a call: the kernel's word, else the end of the main arena's top, else the end of its mapping.
-fn break_before(syscall: &Syscall, regions: &Regions) -> Option<u64> {
-    if regions.break_exact() {
-        return regions.break_end();
+/// Addresses so far apart are one of the heap's and one of a mapping's.
+const FAR: u64 = 1 << 40;
+
+/// The break before a call.
+///
+/// The books say where the allocator believes it to be, the end of its top; the kernel's last word may be older than a
+/// record that was lost. glibc lowers the break only where its top ends there. A higher break than that is somebody
+/// else's doing, unless the step is what the rule gives without him.
+fn break_before(syscall: &Syscall, owner: Owner, around: &Surroundings) -> Option<u64> {
+    let known = around.regions.break_end();
+    let books = match owner {
+        Owner::Call { frame, .. } => syscall.heap.as_ref().zip(Some(frame)),
+        Owner::Direct { .. } | Owner::Unknown => None,
+    };
+    let Some((heap, frame)) = books.filter(|(heap, _)| heap.top_size > 0) else {
+        return known;
+    };
+    let Some(top_end) = heap.main_top() else { return known };
+    let Some(known) = known else { return Some(top_end) };
+    // The top of an arena that maps its memory piece by piece has nothing to do with the break.
+    if known.abs_diff(top_end) > FAR {
+        return Some(known);
     }
-    let top_end = syscall
-        .heap
-        .filter(|heap| heap.main && heap.top_size > 0)
-        .map(|heap| heap.top.saturating_add(heap.top_size));
-    match (top_end, regions.break_end()) {
-        // A mapping ends on the page the break lies in.
-        (Some(top), Some(mapping)) if mapping.saturating_sub(top) < 4096 => Some(top),
-        (top, mapping) => mapping.or(top),
+    let wanted = syscall.args[0];
+    // A mapping seen from outside ends on the page that the break lies in.
+    let rounded = !around.regions.break_exact() && known.saturating_sub(top_end) < around.page_size;
+    if wanted < top_end || !(top_end..wanted).contains(&known) || rounded {
+        return Some(top_end);
+    }
+    let chunk = chunk::asked_of_arena(frame, around.page_size);
+    let step = heap
+        .thresholds
+        .zip(chunk)
+        .and_then(|(thresholds, chunk)| rule::break_step(chunk, thresholds.top_pad, heap.top_size, around.page_size));
+    if step.is_some() && step == wanted.checked_sub(top_end) {
+        Some(top_end)
+    } else {
+        Some(known)
     }
 }
 
@@ -183,16 +210,31 @@ fn read_mmap(syscall: &Syscall, frame: &Frame, around: &Surroundings, refused: b
     })
 }
 
-/// A mapping in place of the break: after the break was refused, or for a block that is too small for one of its own.
+/// A mapping in place of the break: after the break was refused, or where no block gets one of its own.
 fn for_main_arena(frame: &Frame, bytes: u64, around: &Surroundings) -> bool {
-    if around.call.break_refused {
+    let call = &around.call;
+    if call.break_refused {
         return true;
     }
-    let Some(chunk) = chunk::asked_of_arena(frame, around.page_size) else {
+    // A thread arena that gets no segment maps the block instead.
+    if call.segment_refused || call.reserved.is_some() {
         return false;
+    }
+    let request = chunk::asked_of_arena(frame, around.page_size);
+    let cache = around
+        .version
+        .and_then(version::thread_cache_request)
+        .and_then(chunk::chunk_size);
+    let fits = |chunk: &u64| {
+        let as_large = [around.page_size, rule::HUGE_PAGE].into_iter().any(|unit| {
+            // Of any version, since it may not be known.
+            [8, 16]
+                .into_iter()
+                .any(|overhead| rule::mapped_block(*chunk, overhead, unit) == Some(bytes))
+        });
+        as_large && around.mmap_threshold.is_none_or(|threshold| *chunk >= threshold)
     };
-    let below_threshold = around.mmap_threshold.is_some_and(|threshold| chunk < threshold);
-    below_threshold && bytes >= crate::rule::MAIN_PIECE && around.call.reserved.is_none() && !around.call.map_refused
+    !request.iter().chain(cache.iter()).any(fits)
 }
 
 fn read_munmap(syscall: &Syscall, frame: &Frame, around: &Surroundings, refused: bool) -> Meaning {

@@ -163,19 +163,10 @@ fn once_more(from: u64, top_size: u64, unit: u64) -> Option<u64> {
 }
 
 fn mapped_block(known: &Known) -> Vec<Way> {
-    let mapping = |unit| move |chunk| rule::mapped_block(chunk, mapping_overhead(known.version), unit);
+    let mapping = |unit| move |chunk| rule::mapped_block(chunk, version::mapping_overhead(known.version), unit);
     let mut all = ways(known, None, mapping(known.page_size));
     all.extend(ways(known, Some(ROUNDED_HUGE), mapping(rule::HUGE_PAGE)));
     all
-}
-
-/// How much longer a mapping is than its chunk, at least.
-fn mapping_overhead(version: Option<Version>) -> u64 {
-    if version.is_some_and(|version| version >= Version { major: 2, minor: 43 }) {
-        16
-    } else {
-        8
-    }
 }
 
 /// Growth within a segment ends where the rule says; it begins where the usable part ended, which is behind the top's
@@ -236,11 +227,24 @@ fn segment(known: &Known) -> Result<Vec<Way>, &'static str> {
 
 fn main_piece(known: &Known) -> Result<Vec<Way>, &'static str> {
     let top_pad = known.top_pad.ok_or(NO_TOP_PAD)?;
-    let top = known.heap.filter(|heap| heap.main).map_or(0, |heap| heap.top_size);
-    let why = "the break could not be moved, so the main arena maps pieces of at least 1 MiB";
+    let top = known
+        .heap
+        .filter(|heap| heap.main_top().is_some())
+        .map_or(0, |heap| heap.top_size);
+    let page = known.page_size;
+    let why = "the break could not be moved, so the main arena maps memory piece by piece";
+    let mut all = Vec::new();
+    if known
+        .version
+        .is_none_or(|version| version >= Version { major: 2, minor: 35 })
+    {
+        let piece = |top| move |chunk| rule::main_piece_since_2_35(chunk, top_pad, top, page);
+        all.extend(ways(known, Some(why), piece(None)));
+        all.extend(ways(known, Some(why), piece(Some(top))));
+    }
     let piece = |top, unit| move |chunk| rule::main_piece(chunk, top_pad, top, unit);
-    let mut all = ways(known, Some(why), piece(0, known.page_size));
-    all.extend(ways(known, Some(why), piece(top, known.page_size)));
+    all.extend(ways(known, Some(why), piece(0, page)));
+    all.extend(ways(known, Some(why), piece(top, page)));
     all.extend(ways(
         known,
         Some(&format!("{why}; {ROUNDED_HUGE}")),
@@ -252,7 +256,7 @@ fn main_piece(known: &Known) -> Result<Vec<Way>, &'static str> {
 fn remapped(growth: &Growth, known: &Known) -> Vec<Way> {
     let bytes = chunk::chunk_size(known.frame.request)
         .filter(|_| known.frame.entry == Entry::Realloc)
-        .and_then(|chunk| rule::mapped_block(chunk, mapping_overhead(known.version), known.page_size))
+        .and_then(|chunk| rule::mapped_block(chunk, version::mapping_overhead(known.version), known.page_size))
         .zip(growth.replaced)
         .and_then(|(mapping, (_, old))| mapping.checked_sub(old));
     vec![Way {

@@ -73,6 +73,8 @@ pub struct TargetSection {
 pub struct ThreadsSection {
     pub started: u64,
     pub exited: u64,
+    /// Most that were seen alive at a time.
+    pub most_at_once: u32,
     /// Children made, and how many of them are traced too.
     pub forks: u64,
     pub forks_followed: u64,

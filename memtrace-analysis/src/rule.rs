@@ -44,12 +44,14 @@ pub fn arena_step(chunk: u64, top_size: u64, page_size: u64) -> Option<u64> {
     round_up(chunk.checked_add(MIN_CHUNK)?.checked_sub(top_size)?, page_size).filter(|step| *step > 0)
 }
 
+/// Least size of what is made usable of a new segment.
+const HEAP_MIN: u64 = 32 << 10;
+
 /// Bytes made usable at the begin of a new segment that has to hold `content` bytes.
 pub fn segment_commit(content: u64, top_pad: u64, page_size: u64) -> Option<u64> {
-    let least = page_size.checked_mul(8)?.min(HEAP_MAX);
     let padded = content.checked_add(top_pad)?;
-    let size = if padded < least {
-        least
+    let size = if padded < HEAP_MIN {
+        HEAP_MIN
     } else if padded <= HEAP_MAX {
         padded
     } else if content <= HEAP_MAX {
@@ -65,11 +67,23 @@ pub fn mapped_block(chunk: u64, overhead: u64, page_size: u64) -> Option<u64> {
     round_up(chunk.checked_add(overhead)?, page_size)
 }
 
-/// A piece of the main arena that is mapped since the break could not be moved. The first time, the arena being
-/// contiguous until then, what its top has left is first taken off the step and then added to the mapping.
+/// A piece of the main arena that is mapped since the break could not be moved. `contiguous_top`: what the top has left
+/// the first time, the arena being contiguous until then; it is first taken off the step and then added to the mapping.
 pub fn main_piece(chunk: u64, top_pad: u64, contiguous_top: u64, page_size: u64) -> Option<u64> {
     let step = break_step(chunk, top_pad, contiguous_top, page_size)?;
     Some(round_up(step.checked_add(contiguous_top)?, page_size)?.max(MAIN_PIECE))
+}
+
+/// As [`main_piece`], from glibc 2.35 on: 1 MiB is what the first piece is rounded up to, and later ones are not (the
+/// two sizes change places on their way into sysmalloc_mmap_fallback).
+pub fn main_piece_since_2_35(chunk: u64, top_pad: u64, contiguous_top: Option<u64>, page_size: u64) -> Option<u64> {
+    match contiguous_top {
+        Some(top) => round_up(
+            break_step(chunk, top_pad, top, page_size)?.checked_add(top)?,
+            MAIN_PIECE,
+        ),
+        None => break_step(chunk, top_pad, 0, page_size),
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::batch::{ArenaKey, Batches};
 use crate::chunk::{self, SizeField};
-use crate::direct::{self, DirectBook, Verdict};
+use crate::direct::{self, DirectBook, Origins};
 use crate::event::{
     AllocatorKind, EndReason, Entry, Event, EventKind, Frame, HeapState, Start, Syscall, SyscallKind, Thresholds,
     Totals,
@@ -16,7 +16,7 @@ use crate::ledger::Ledger;
 use crate::live::{Live, Rate};
 use crate::meaning::{self, Growth, Meaning, Return, ReturnWay, Surroundings};
 use crate::modules::Modules;
-use crate::owner::{self, Owner};
+use crate::owner::{self, Certainty, Owner, mman};
 use crate::predict::{self, Known};
 use crate::regions::{RegionKind, Regions};
 use crate::report::{self, Cause, DirectKind, StepKind, ThreadsSection};
@@ -65,6 +65,7 @@ pub struct Story {
     pub direct: DirectBook,
     pub tally: Tally,
     pub unplaced: VecDeque<(Syscall, bool, i64)>,
+    origins: Origins,
     rate: Rate,
     tids: BTreeSet<u32>,
     /// Segment -> arena.
@@ -116,12 +117,12 @@ impl Story {
             EventKind::Exec => self.exec(),
             EventKind::ThreadStart { .. } => {
                 self.life.started = self.life.started.saturating_add(1);
-                self.thread_count = self.thread_count.saturating_add(1);
+                self.threads_alive(self.thread_count.saturating_add(1));
                 self.batches.set_several_threads();
             }
             EventKind::ThreadExit => {
                 self.life.exited = self.life.exited.saturating_add(1);
-                self.thread_count = self.thread_count.saturating_sub(1);
+                self.thread_count = self.thread_count.saturating_sub(1).max(1);
                 self.threads.exit(*tid);
                 self.batches.exit(*tid);
                 let trim = self.trims.close(*tid);
@@ -134,7 +135,7 @@ impl Story {
             EventKind::Totals(totals) => self.totals(*time_ns, totals),
             EventKind::Sample(sample) => {
                 self.resident(Some(sample.resident_bytes));
-                self.thread_count = sample.threads;
+                self.threads_alive(sample.threads);
                 if sample.threads > 1 {
                     self.batches.set_several_threads();
                 }
@@ -154,6 +155,11 @@ impl Story {
         *count = count.saturating_add(1);
     }
 
+    fn threads_alive(&mut self, count: u32) {
+        self.thread_count = count;
+        self.life.most_at_once = self.life.most_at_once.max(count);
+    }
+
     fn begin(&mut self, time_ns: u64, start: &Start) {
         let glibc = matches!(start.allocator.kind, AllocatorKind::Glibc | AllocatorKind::GlibcStatic);
         self.version = start
@@ -164,7 +170,7 @@ impl Story {
             .and_then(Version::parse);
         self.threshold
             .begin(time_ns, start.thresholds.as_ref(), glibc && start.from_birth);
-        self.thread_count = self.thread_count.max(start.threads);
+        self.threads_alive(self.thread_count.max(start.threads));
         if start.threads > 1 {
             self.batches.set_several_threads();
         }
@@ -186,6 +192,7 @@ impl Story {
     fn exec(&mut self) {
         self.execs = self.execs.saturating_add(1);
         self.place_rest();
+        self.origins = Origins::default();
         self.regions.clear();
         self.modules.clear();
         self.threads.clear();
@@ -245,8 +252,15 @@ impl Story {
             Owner::Call { frame, .. } => Some(frame),
             Owner::Direct { .. } | Owner::Unknown => None,
         };
-        if let Some(frame) = frame {
-            self.threads.enter(tid, frame);
+        match whose {
+            Owner::Call { frame, certainty } => {
+                self.threads.enter(tid, frame);
+                if certainty == Certainty::Proven {
+                    self.origins.allocator_call(syscall);
+                }
+            }
+            Owner::Direct { .. } => self.origins.direct_call(syscall),
+            Owner::Unknown => {}
         }
         self.freed_mapped(time_ns, syscall, frame);
         self.heap(time_ns, syscall.heap.as_ref(), &syscall.snapshot);
@@ -257,6 +271,7 @@ impl Story {
                 .map(|read| read.mmap_threshold)
                 .or(self.threshold.mmap_threshold()),
             page_size: self.page_size(),
+            version: self.version,
         };
         let meaning = meaning::read(syscall, whose, &around);
         if syscall.kind == SyscallKind::Brk {
@@ -272,6 +287,7 @@ impl Story {
                     call.starved = true;
                     call.break_refused |= syscall.kind == SyscallKind::Brk;
                     call.map_refused |= syscall.kind == SyscallKind::Mmap;
+                    call.segment_refused |= syscall.kind == SyscallKind::Mmap && syscall.args[2] == mman::PROT_NONE;
                 }
             }
             Meaning::Reserved { start, bytes } => {
@@ -405,6 +421,8 @@ impl Story {
         if let Some(frame) = frame {
             let call = self.threads.enter(tid, frame);
             call.starved = false;
+            // What was refused has been made up for; the call may need memory once more.
+            (call.break_refused, call.map_refused, call.segment_refused) = (false, false, false);
             if growth.kind == StepKind::Brk {
                 call.break_steps = call.break_steps.saturating_add(1);
             }
@@ -556,15 +574,9 @@ impl Story {
     }
 
     fn place_oldest(&mut self) {
-        if let Some((syscall, _, net)) = self.unplaced.pop_front() {
-            self.direct.enter(
-                &Verdict {
-                    kind: DirectKind::Unknown,
-                    module: None,
-                },
-                syscall.kind,
-                net,
-            );
+        if let Some((syscall, in_handler, net)) = self.unplaced.pop_front() {
+            self.direct
+                .enter(&self.origins.guess(&syscall, in_handler), syscall.kind, net);
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Call {
     pub break_refused: bool,
     /// A mapping was asked for and refused.
     pub map_refused: bool,
+    /// Address space for a segment was asked for and refused.
+    pub segment_refused: bool,
     /// The last attempt to get memory was refused.
     pub starved: bool,
     /// Growths of the break so far.
@@ -44,6 +46,7 @@ impl Call {
             makes_block: frame.makes_block(),
             break_refused: false,
             map_refused: false,
+            segment_refused: false,
             starved: false,
             break_steps: 0,
             reserved: None,

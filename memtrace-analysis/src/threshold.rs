@@ -37,6 +37,9 @@ pub struct ThresholdBook {
     unexplained: bool,
     unexplained_changes: u64,
     read: bool,
+    read_since_begin: bool,
+    /// The program is not the one that the trace began with.
+    replaced: bool,
     dynamic: Option<bool>,
     as_predicted: u64,
     otherwise: u64,
@@ -52,6 +55,8 @@ impl Default for ThresholdBook {
             unexplained: false,
             unexplained_changes: 0,
             read: false,
+            read_since_begin: false,
+            replaced: false,
             dynamic: None,
             as_predicted: 0,
             otherwise: 0,
@@ -78,6 +83,7 @@ impl ThresholdBook {
         self.unexplained = false;
         if let Some(read) = read {
             self.read = true;
+            self.read_since_begin = true;
             self.top_pad = Some(read.top_pad);
             self.dynamic = read.dynamic.or(self.dynamic);
             let values = Values {
@@ -101,6 +107,8 @@ impl ThresholdBook {
     /// A new program: knobs and thresholds start anew.
     pub fn forget(&mut self) {
         (self.now, self.top_pad, self.dynamic, self.unexplained) = (None, None, None, false);
+        self.read_since_begin = false;
+        self.replaced = true;
     }
 
     fn change(&mut self, time_ns: u64, values: Values, cause: String, confirmed: bool) {
@@ -164,8 +172,9 @@ impl ThresholdBook {
 
     /// Values read from the process at a system call.
     pub fn read(&mut self, time_ns: u64, read: &Thresholds, before_first_block: bool) {
-        let first = !self.read;
+        let first = !self.read_since_begin;
         self.read = true;
+        self.read_since_begin = true;
         self.top_pad = Some(read.top_pad);
         self.dynamic = read.dynamic.or(self.dynamic);
         let values = Values {
@@ -174,11 +183,19 @@ impl ThresholdBook {
         };
         match self.now {
             Some(now) if now == values => self.confirm(),
+            None if self.replaced => {
+                self.change(
+                    time_ns,
+                    values,
+                    "at the start of the program that replaced the one before".to_string(),
+                    true,
+                );
+            }
             None => self.change(time_ns, values, "first read from the process".to_string(), true),
             Some(_) if first && before_first_block => {
                 // Set between the program's start and its first block: environment or tunable.
                 self.dynamic = Some(false);
-                let cause = "set before the first allocation (environment or tunable; read from the process)";
+                let cause = "set before the first allocation (mallopt, environment or tunable; read from the process)";
                 self.change(time_ns, values, cause.to_string(), true);
             }
             Some(_) => {

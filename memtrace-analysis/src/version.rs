@@ -53,6 +53,15 @@ pub fn segment_header(version: Version) -> u64 {
     if version.at_least(35) { 48 } else { 32 }
 }
 
+/// How much longer a block's own mapping is than its chunk, at least.
+pub fn mapping_overhead(version: Option<Version>) -> u64 {
+    if version.is_some_and(|version| version.at_least(43)) {
+        16
+    } else {
+        8
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

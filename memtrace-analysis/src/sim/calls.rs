@@ -307,12 +307,13 @@ impl Program {
         };
         let bytes = self.page_end(missing);
         let Some(from) = self.brk(tid, self.break_end.saturating_add(bytes)) else {
-            let whole = if self.main.apart {
-                bytes
-            } else {
-                self.page_end(bytes.saturating_add(self.main.top_size))
+            let whole = bytes.saturating_add(if self.main.apart { 0 } else { self.main.top_size });
+            let bytes = match (self.layout().minor >= 35, self.main.apart) {
+                // Only the first piece is rounded up to a MiB.
+                (true, true) => bytes,
+                (true, false) => whole.checked_next_multiple_of(1 << 20)?,
+                (false, _) => self.page_end(whole).max(1 << 20),
             };
-            let bytes = whole.max(1 << 20);
             let at = self.mmap(tid, bytes, 3, self.settings.page_size)?;
             self.true_step(StepKind::MmapMain, bytes);
             self.main.apart = true;

@@ -8,7 +8,7 @@ use crate::version::{self, Version};
 const SEGMENT: u64 = 64 << 20;
 
 impl Program {
-    fn layout(&self) -> Version {
+    pub(super) fn layout(&self) -> Version {
         Version::parse(&self.settings.version).unwrap_or(Version { major: 2, minor: 36 })
     }
 
