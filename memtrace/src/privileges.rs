@@ -96,7 +96,10 @@ impl FromIterator<Capability> for Capabilities {
 pub enum Task {
     /// Load programs into the kernel and read what they count.
     LoadPrograms,
-    /// Attach them to a process's functions and to system calls.
+    /// Attach them to system calls.
+    AttachTracepoints,
+    /// Attach them to a process's functions. Since July 2025 (6.16, and stable kernels of then) the kernel takes that for
+    /// an act of administration, as a probe can do harm; before, CAP_PERFMON was enough.
     AttachProbes,
     /// Look at the memory of other users' processes, and of ones that shield themselves.
     ReadProcesses,
@@ -112,8 +115,9 @@ pub enum Task {
 
 impl Task {
     /// Without these there is no trace.
-    pub const NEEDED: [Self; 4] = [
+    pub const NEEDED: [Self; 5] = [
         Self::LoadPrograms,
+        Self::AttachTracepoints,
         Self::AttachProbes,
         Self::ReadProcesses,
         Self::ReadTracefs,
@@ -126,7 +130,8 @@ impl Task {
         };
         match self {
             Self::LoadPrograms => &[&[Bpf, SysAdmin]],
-            Self::AttachProbes => &[&[Perfmon, SysAdmin]],
+            Self::AttachTracepoints => &[&[Perfmon, SysAdmin]],
+            Self::AttachProbes => &[&[SysAdmin]],
             Self::ReadProcesses => &[&[SysPtrace]],
             Self::ReachReplacedFiles => &[&[CheckpointRestore, SysAdmin]],
             Self::ReadTracefs => &[&[DacReadSearch, DacOverride]],
@@ -138,7 +143,10 @@ impl Task {
     const fn purpose(self) -> &'static str {
         match self {
             Self::LoadPrograms => "load its programs into the kernel",
-            Self::AttachProbes => "attach probes to a process",
+            Self::AttachTracepoints => "watch system calls",
+            Self::AttachProbes => {
+                "attach probes to a process (kernels before July 2025 content themselves with CAP_PERFMON)"
+            }
             Self::ReadProcesses => "look at other users' processes",
             Self::ReachReplacedFiles => "reach libraries that were replaced on disk",
             Self::ReadTracefs => "read the kernel's list of tracepoints",
@@ -191,7 +199,7 @@ pub fn hint(missing: &[Missing]) -> Option<String> {
     })
 }
 
-/// What a trace that has begun goes on needing: reading counters, attaching to processes that come, looking at them.
+/// What a trace that has begun goes on needing: reading counters, looking at processes.
 const KEPT: [Capability; 5] = [
     Capability::SysPtrace,
     Capability::Perfmon,
@@ -200,18 +208,33 @@ const KEPT: [Capability; 5] = [
     Capability::DacReadSearch,
 ];
 
+/// Whether probes will be attached later: to processes that come, or in windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MoreProbes {
+    No,
+    Yes,
+}
+
 /// Gives up, for good, all capabilities that a running trace does not need, and the way to new ones through exec.
 ///
 /// The kernel keeps capabilities by thread: this is to be called on the main thread before others are made, and after
 /// a command has been started (it would lose the right to set-uid programs). Files that are to be written must be open
 /// by now where only root's override allows it.
-pub fn keep_what_a_trace_needs() -> io::Result<()> {
-    let kept = Capabilities::effective()?.0 & KEPT.into_iter().collect::<Capabilities>().0;
+pub fn keep_what_a_trace_needs(more_probes: MoreProbes) -> io::Result<()> {
+    let kept = Capabilities::effective()?.0 & needed_later(more_probes).0;
     // SAFETY: a plain number.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
         return Err(io::Error::last_os_error());
     }
     set(kept)
+}
+
+fn needed_later(more_probes: MoreProbes) -> Capabilities {
+    let attaching = match more_probes {
+        MoreProbes::Yes => Some(Capability::SysAdmin),
+        MoreProbes::No => None,
+    };
+    KEPT.into_iter().chain(attaching).collect()
 }
 
 /// Sets the calling thread's effective and permitted capabilities; none can be inherited.
@@ -248,6 +271,8 @@ fn set(mask: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use memtrace_test_support::skip::skip;
+
     use super::*;
 
     fn lacking(have: &[Capability], tasks: &[Task]) -> Vec<String> {
@@ -260,29 +285,33 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_with_its_purpose() {
         use Capability::{Bpf, DacReadSearch, Perfmon, Setuid, SysAdmin, SysPtrace};
-        assert_eq!(
-            lacking(&[Bpf, Perfmon, SysPtrace, DacReadSearch], &Task::NEEDED),
-            [""; 0]
-        );
         assert_eq!(lacking(&[SysAdmin, SysPtrace, DacReadSearch], &Task::NEEDED), [""; 0]);
         assert_eq!(
-            lacking(&[Bpf, SysPtrace, DacReadSearch], &Task::NEEDED),
-            ["memtrace lacks CAP_PERFMON or CAP_SYS_ADMIN to attach probes to a process"]
+            lacking(&[Bpf, Perfmon, SysPtrace, DacReadSearch], &[Task::AttachTracepoints]),
+            [""; 0]
+        );
+        let unprobed = lacking(&[Bpf, Perfmon, SysPtrace, DacReadSearch], &Task::NEEDED);
+        assert_eq!(unprobed.len(), 1);
+        assert!(
+            unprobed[0].starts_with("memtrace lacks CAP_SYS_ADMIN to attach probes to a process"),
+            "{unprobed:?}"
+        );
+        assert_eq!(
+            lacking(&[SysPtrace, DacReadSearch], &[Task::LoadPrograms]),
+            ["memtrace lacks CAP_BPF or CAP_SYS_ADMIN to load its programs into the kernel"]
         );
         assert_eq!(
             lacking(&[Setuid], &[Task::BecomeUser]),
             ["memtrace lacks CAP_SETGID to start a command as another user"]
         );
-        assert_eq!(lacking(&[], &Task::NEEDED).len(), 4);
+        assert_eq!(lacking(&[], &Task::NEEDED).len(), Task::NEEDED.len());
     }
 
     #[test]
-    fn the_hint_names_the_least_that_would_do() {
+    fn the_hint_names_what_would_do() {
         let hint = hint(&missing(Capabilities::default(), &Task::NEEDED)).unwrap();
-        assert!(
-            hint.contains("setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep"),
-            "{hint}"
-        );
+        let all = "setcap cap_bpf,cap_perfmon,cap_sys_admin,cap_sys_ptrace,cap_dac_read_search+ep";
+        assert!(hint.contains(all), "{hint}");
         assert_eq!(super::hint(&[]), None);
     }
 
@@ -290,22 +319,26 @@ mod tests {
     fn only_what_a_trace_needs_is_kept() {
         let before = Capabilities::effective().unwrap();
         if !before.has(Capability::SysAdmin) {
-            return eprintln!("SKIPPED: giving up capabilities needs some to begin with");
-        }
-        // Capabilities belong to a thread: this one goes, the test keeps its own.
-        let after = std::thread::spawn(|| {
-            keep_what_a_trace_needs().unwrap();
-            let after = Capabilities::effective().unwrap();
-            assert!(
-                set(after.0 | 1 << Capability::SysAdmin.number()).is_err(),
-                "they are given up for good"
+            return skip(
+                "only_what_a_trace_needs_is_kept",
+                "giving up capabilities needs some to begin with",
             );
-            after
-        });
-        let after = after.join().unwrap();
-        let kept: Capabilities = KEPT.into_iter().filter(|&capability| before.has(capability)).collect();
-        assert_eq!(after, kept);
-        assert_eq!(missing(after, &Task::NEEDED), missing(before, &Task::NEEDED));
+        }
+        for more_probes in [MoreProbes::Yes, MoreProbes::No] {
+            // Capabilities belong to a thread: this one goes, the test keeps its own.
+            let after = std::thread::spawn(move || {
+                keep_what_a_trace_needs(more_probes).unwrap();
+                let after = Capabilities::effective().unwrap();
+                assert!(
+                    set(after.0 | 1 << Capability::Setuid.number()).is_err(),
+                    "they are given up for good"
+                );
+                after
+            });
+            let after = after.join().unwrap();
+            assert_eq!(after.0, before.0 & needed_later(more_probes).0);
+            assert_eq!(after.has(Capability::SysAdmin), more_probes == MoreProbes::Yes);
+        }
         assert_eq!(Capabilities::effective().unwrap(), before);
     }
 }

@@ -66,6 +66,12 @@ impl ProbePlan {
             .ok_or_else(|| PlanError::NoCode(String::from("malloc")))?;
         let version = library.version();
         let books = Books::of(&library, &mut limits);
+        if version.as_deref().is_some_and(has_malloc_hooks) {
+            limits.push(String::from(
+                "before glibc 2.34 the first allocation of a process passes malloc's entry twice: traced from its start, a \
+                 program shows one call more than it made",
+            ));
+        }
         let own = own_frees(&library, text, &mut limits);
         Ok(Self {
             version,
@@ -111,6 +117,14 @@ fn probe_site(library: &Library<'_>, entry: Entry, symbol: &Symbol) -> Result<Pr
         first_argument: site.first_argument,
         reason: site.reason,
     })
+}
+
+/// Until 2.33, malloc begins with a hook that sets malloc up, takes itself away, and jumps back to the entry.
+fn has_malloc_hooks(version: &str) -> bool {
+    version
+        .strip_prefix("2.")
+        .and_then(|minor| minor.parse::<u32>().ok())
+        .is_some_and(|minor| minor < 34)
 }
 
 /// Arguments passed in registers.

@@ -5,3 +5,4 @@ mod counts;
 mod heap;
 mod life;
 mod support;
+mod targets;
