@@ -9,8 +9,15 @@
 pub mod map_names {
     /// Ring buffer of records, each opening with a [`super::Header`].
     pub const EVENTS: &str = "EVENTS";
-    /// Hash: process id (as memtrace sees it) -> [`super::ProcessState`].
+    /// Hash: process id (as memtrace sees it) -> its place in the tables below, a u32.
     pub const PROCESSES: &str = "PROCESSES";
+    /// Array: place -> [`super::ProcessState`].
+    pub const STATES: &str = "STATES";
+    /// Array: place x shards + shard -> [`super::Counters`]. A CPU adds to the shard of its number modulo the shards;
+    /// the sum over the shards counts.
+    pub const COUNTERS: &str = "COUNTERS";
+    /// Queue: places that no process has.
+    pub const FREE_PLACES: &str = "FREE_PLACES";
     /// Hash: `tgid << 32 | tid` -> [`super::ThreadState`].
     pub const THREADS: &str = "THREADS";
 }
@@ -257,31 +264,29 @@ pub const STATUS_UNKNOWN: u32 = u32::MAX;
 /// Size classes of the histograms: class i counts sizes in [2^i, 2^(i+1)), class 0 also size 0.
 pub const SIZE_CLASSES: usize = 48;
 
-/// Exact totals of a process, kept by atomic additions in the kernel.
+/// Exact totals of a process, kept by atomic additions in the kernel; what follows from others is not kept.
+///
+/// Calls at the interface: malloc, calloc and the memalign family `blocks + failed`; free `blocks + free_null`; realloc
+/// `blocks + realloc_zero + realloc_resized + failed`; malloc_trim `trims`. Second hits and spurious frees are in
+/// none of these.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// Calls at the interface, by [`entry`]: second hits and spurious frees left out, free(NULL) counted.
-    pub calls: [u64; entry::COUNT],
-    /// Blocks those calls asked for (realloc: only realloc(NULL, n)); for free, blocks freed. A call that fails for want
-    /// of memory is counted here: its arguments do not show it.
+    /// Blocks asked for, by [`entry`] (realloc: only realloc(NULL, n)); for free, blocks freed. A call that fails for
+    /// want of memory is counted here: its arguments do not show it.
     pub blocks: [u64; entry::COUNT],
     /// Bytes those blocks were asked for with; for free, chunk bytes.
     pub bytes: [u64; entry::COUNT],
     /// Calls that are certain to fail by their arguments alone (a request above PTRDIFF_MAX, calloc overflow, an
     /// alignment that posix_memalign refuses): not among `blocks`.
     pub failed: [u64; entry::COUNT],
-    pub allocated_blocks: u64,
-    pub allocated_bytes: u64,
-    pub freed_blocks: u64,
-    pub freed_bytes: u64,
     pub free_null: u64,
     /// Freed chunks with IS_MMAPPED.
     pub freed_mapped_blocks: u64,
     pub freed_mapped_bytes: u64,
     /// Frees of thread arenas' chunks (NON_MAIN_ARENA).
     pub freed_non_main_blocks: u64,
-    /// Frees whose chunk header could not be read: counted in `freed_blocks`, not in `freed_bytes`.
+    /// Frees whose chunk header could not be read: counted as blocks, not in bytes.
     pub free_unreadable: u64,
     /// realloc(NULL, n) and realloc(p, 0) reaching malloc and free: ignored.
     pub second_hits: u64,
@@ -291,7 +296,12 @@ pub struct Counters {
     pub spurious_thread_exit: u64,
     /// The same free seen twice at a thread's first free (glibc 2.43 and later).
     pub spurious_first_free: u64,
-    /// Returns of realloc(p, n) with p and n not 0, by outcome: the same pointer, another one, NULL.
+    /// realloc(p, 0): frees, and their chunk bytes.
+    pub realloc_zero: u64,
+    pub realloc_zero_bytes: u64,
+    /// realloc(p, n), with p and n not 0.
+    pub realloc_resized: u64,
+    /// Returns of realloc(p, n), by outcome: the same pointer, another one, NULL.
     pub realloc_in_place: u64,
     pub realloc_moved: u64,
     pub realloc_failed: u64,
@@ -301,19 +311,15 @@ pub struct Counters {
     pub realloc_grown: u64,
     pub realloc_shrunk: u64,
     pub realloc_mapped: u64,
-    /// Blocks of realloc(NULL, n): new blocks.
-    pub realloc_null: u64,
-    /// realloc(p, 0): frees.
-    pub realloc_zero: u64,
+    /// Calls of malloc_trim.
+    pub trims: u64,
     /// Memory system calls by [`syscall`], and how many of them failed.
     pub syscalls: [u64; syscall::COUNT],
     pub syscalls_failed: [u64; syscall::COUNT],
     /// Records lost since the ring buffer was full.
     pub lost_records: u64,
-    /// Hits of threads for which there was no room in the thread table: counted, without a frame.
+    /// Hits and system calls of threads for which there was no room in the thread table: counted, without a frame.
     pub lost_threads: u64,
-    /// All hits of allocator probes, ignored ones included: what the trace cost.
-    pub hits: u64,
     /// Sizes asked for.
     pub request_sizes: [u64; SIZE_CLASSES],
     /// Chunk sizes freed.
@@ -337,14 +343,9 @@ impl LibcFacts {
 
 impl Counters {
     pub const ZERO: Self = Self {
-        calls: [0; entry::COUNT],
         blocks: [0; entry::COUNT],
         bytes: [0; entry::COUNT],
         failed: [0; entry::COUNT],
-        allocated_blocks: 0,
-        allocated_bytes: 0,
-        freed_blocks: 0,
-        freed_bytes: 0,
         free_null: 0,
         freed_mapped_blocks: 0,
         freed_mapped_bytes: 0,
@@ -354,6 +355,9 @@ impl Counters {
         second_hits_memalign: 0,
         spurious_thread_exit: 0,
         spurious_first_free: 0,
+        realloc_zero: 0,
+        realloc_zero_bytes: 0,
+        realloc_resized: 0,
         realloc_in_place: 0,
         realloc_moved: 0,
         realloc_failed: 0,
@@ -361,13 +365,11 @@ impl Counters {
         realloc_grown: 0,
         realloc_shrunk: 0,
         realloc_mapped: 0,
-        realloc_null: 0,
-        realloc_zero: 0,
+        trims: 0,
         syscalls: [0; syscall::COUNT],
         syscalls_failed: [0; syscall::COUNT],
         lost_records: 0,
         lost_threads: 0,
-        hits: 0,
         request_sizes: [0; SIZE_CLASSES],
         freed_sizes: [0; SIZE_CLASSES],
     };
@@ -403,18 +405,19 @@ pub struct LibcFacts {
     pub spurious_free_returns: [u64; SPURIOUS_SITES],
 }
 
-/// A traced process: what the user side configured, then what the kernel side keeps.
+/// A traced process. The user side writes it; the kernel side writes the load address, and for a child all of it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessState {
     pub libc: LibcFacts,
     /// Load address of the libc, 0 before the first hit and after an exec.
     pub libc_base: u64,
+    pub pid: u32,
     /// 1 to trace the children too.
     pub follow: u32,
     /// One of [`active`].
     pub active: u32,
-    pub counters: Counters,
+    pub _pad: u32,
 }
 
 /// A thread of a traced process.
@@ -434,13 +437,15 @@ pub struct ThreadState {
     pub allocated_blocks: u64,
     pub allocated_bytes: u64,
     pub calls: u64,
+    /// Its process's place in the tables.
+    pub place: u32,
     /// Signal handlers on the stack.
     pub handlers: u32,
     /// One of [`syscall`], plus one; 0 outside.
     pub pending: u8,
     /// The first free of this thread has been seen (glibc 2.43 and later pass it twice).
     pub freed: u8,
-    pub _pad: [u8; 2],
+    pub _pad: [u8; 6],
 }
 
 /// Where the kernel keeps what; found out by the user side, constant for the programs. Offsets are in bytes,
@@ -453,6 +458,8 @@ pub struct KernelFacts {
     pub namespace_inode: u64,
     /// Possible CPUs; 0 when their parts of a counter cannot be read.
     pub cpus: u32,
+    /// Shards of the counters: a power of two, at most [`MAX_SHARDS`].
+    pub shards: u32,
     /// 1 when the registers of a task can be read in a tracepoint (bpf_task_pt_regs, 5.15 and later).
     pub frame_check: u32,
     pub task_pid: u32,
@@ -481,7 +488,11 @@ pub struct KernelFacts {
     pub rss_per_cpu: u32,
     /// The per-CPU base address of an array map's first element, inside struct bpf_array.
     pub array_per_cpu: u32,
+    pub _pad: u32,
 }
+
+/// More would cost more memory than it saves time.
+pub const MAX_SHARDS: u32 = 32;
 
 pub const UNKNOWN_OFFSET: u32 = u32::MAX;
 
@@ -490,6 +501,7 @@ impl KernelFacts {
         namespace_device: 0,
         namespace_inode: 0,
         cpus: 0,
+        shards: 1,
         frame_check: 0,
         task_pid: UNKNOWN_OFFSET,
         task_tgid: UNKNOWN_OFFSET,
@@ -509,11 +521,12 @@ impl KernelFacts {
         rss_count: UNKNOWN_OFFSET,
         rss_per_cpu: UNKNOWN_OFFSET,
         array_per_cpu: UNKNOWN_OFFSET,
+        _pad: 0,
     };
 }
 
 const _: () = {
-    assert!(size_of::<KernelFacts>() == 16 + 20 * 4);
+    assert!(size_of::<KernelFacts>() == 16 + 22 * 4);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Snapshot>() == 48);
     assert!(size_of::<Frame>() == 64);
@@ -523,5 +536,6 @@ const _: () = {
     assert!(size_of::<TrimRecord>() == 24 + 32 + 48 + 48);
     assert!(size_of::<LifeRecord>() == 24 + 8 + 48);
     assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 8 + 16 + 64);
-    assert!(size_of::<ThreadState>() == 64 + 64 + 48 + 8 + 16 + 24 + 8);
+    assert!(size_of::<ThreadState>() == 64 + 64 + 48 + 8 + 16 + 24 + 16);
+    assert!(size_of::<ProcessState>() == size_of::<LibcFacts>() + 24);
 };

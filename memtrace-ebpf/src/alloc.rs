@@ -2,11 +2,11 @@
 
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use memtrace_common::{Frame, ProcessState, SPURIOUS_SITES, ThreadState, TrimRecord, attribution, entry, record};
+use memtrace_common::{Frame, SPURIOUS_SITES, ThreadState, TrimRecord, attribution, entry, record};
 
 use crate::arch::{self, Return};
 use crate::count::{bump, size_class, snapshot};
-use crate::filter::{self, Ids, active_process, current_ids};
+use crate::filter::{self, Ids, Process, active_process, current_ids};
 use crate::maps::THREADS;
 use crate::{emit, frame, heap, rss};
 
@@ -22,7 +22,7 @@ const FLAGS: u64 = 7;
 /// A probe was hit by a traced process.
 struct Hit {
     ids: Ids,
-    process: *mut ProcessState,
+    process: Process,
     /// None when there was no room for it.
     thread: Option<*mut ThreadState>,
     /// Load address of the libc that was called.
@@ -36,35 +36,28 @@ impl Hit {
     #[inline(always)]
     fn new(ctx: &ProbeContext, entry: u8) -> Option<Self> {
         let ids = current_ids()?;
-        let process = active_process(ids.pid)?;
-        bump!(process, hits);
-        // SAFETY: the context of a uprobe is the registers; `process` is a value of PROCESSES.
+        let (process, thread) = filter::active_thread(ids)?;
+        // SAFETY: the context of a uprobe is the registers; `process` is a value of STATES.
         unsafe {
             let regs = &*ctx.regs;
-            let site = (*process).libc.site[entry as usize];
+            let site = (*process.state).libc.site[entry as usize];
             let base = arch::instruction_pointer(regs).wrapping_sub(site);
-            if (*process).libc_base == 0 {
-                (*process).libc_base = base;
+            if (*process.state).libc_base == 0 {
+                (*process.state).libc_base = base;
             }
             Some(Self {
                 ids,
                 process,
-                thread: filter::thread(ids, process),
+                thread,
                 base,
                 sp: arch::stack_pointer(regs),
-                back: arch::return_of(regs, (*process).libc.stack_moved[entry as usize]),
+                back: arch::return_of(regs, (*process.state).libc.stack_moved[entry as usize]),
                 entry,
             })
         }
     }
 
-    /// Counts the call and makes it the thread's frame.
-    #[inline(always)]
-    fn count(&self, request: u64, argument: u64, chunk: u64) {
-        bump!(self.process, calls[self.entry as usize]);
-        self.keep(request, argument, chunk);
-    }
-
+    /// Makes this call the thread's frame.
     #[inline(always)]
     fn keep(&self, request: u64, argument: u64, chunk: u64) {
         let Some(thread) = self.thread else { return };
@@ -93,8 +86,6 @@ impl Hit {
         let process = self.process;
         bump!(process, blocks[self.entry as usize]);
         bump!(process, bytes[self.entry as usize], request);
-        bump!(process, allocated_blocks);
-        bump!(process, allocated_bytes, request);
         bump!(process, request_sizes[size_class(request)]);
         let Some(thread) = self.thread else { return };
         // SAFETY: a value of THREADS, written to by its own thread alone.
@@ -104,17 +95,15 @@ impl Hit {
         }
     }
 
-    /// A block is freed; gives its chunk's size field, 0 when it cannot be read.
+    /// A block is freed whose chunk's size field is `chunk` (0: unreadable): all of it but what counts by entry point.
     #[inline(always)]
     fn freed(&self, chunk: u64) {
         let process = self.process;
-        bump!(process, freed_blocks);
         if chunk == 0 {
             bump!(process, free_unreadable);
             return;
         }
         let size = chunk & !FLAGS;
-        bump!(process, freed_bytes, size);
         bump!(process, freed_sizes[size_class(size)]);
         if chunk & IS_MMAPPED != 0 {
             bump!(process, freed_mapped_blocks);
@@ -128,8 +117,13 @@ impl Hit {
     #[inline(always)]
     fn called_by_libc(&self) -> bool {
         let address = self.back.address.wrapping_sub(self.base);
-        // SAFETY: a value of PROCESSES.
-        let (start, end) = unsafe { ((*self.process).libc.text_start, (*self.process).libc.text_end) };
+        // SAFETY: a value of STATES.
+        let (start, end) = unsafe {
+            (
+                (*self.process.state).libc.text_start,
+                (*self.process.state).libc.text_end,
+            )
+        };
         address >= start && address < end
     }
 
@@ -203,8 +197,8 @@ impl Hit {
         }
         let address = self.back.address.wrapping_sub(self.base);
         for site in 0..SPURIOUS_SITES {
-            // SAFETY: a value of PROCESSES.
-            if unsafe { (*self.process).libc.spurious_free_returns[site] } == address {
+            // SAFETY: a value of STATES.
+            if unsafe { (*self.process.state).libc.spurious_free_returns[site] } == address {
                 return true;
             }
         }
@@ -215,9 +209,9 @@ impl Hit {
     #[inline(always)]
     fn first_free_again(&self, pointer: u64) -> bool {
         let Some(thread) = self.thread else { return false };
-        // SAFETY: values of PROCESSES and THREADS.
+        // SAFETY: values of STATES and THREADS.
         unsafe {
-            if (*self.process).libc.first_free_twice == 0 || (*thread).freed != 0 {
+            if (*self.process.state).libc.first_free_twice == 0 || (*thread).freed != 0 {
                 return false;
             }
             let frame = &raw const (*thread).frame;
@@ -250,8 +244,8 @@ fn argument(ctx: &ProbeContext, n: usize) -> u64 {
 fn moved_argument(ctx: &ProbeContext, hit: &Hit) -> u64 {
     // All are read, since the verifier wants each register at a fixed place.
     let registers = [argument(ctx, 0), argument(ctx, 1), argument(ctx, 2), argument(ctx, 3)];
-    // SAFETY: a value of PROCESSES.
-    match unsafe { (*hit.process).libc.first_argument[hit.entry as usize] } {
+    // SAFETY: a value of STATES.
+    match unsafe { (*hit.process.state).libc.first_argument[hit.entry as usize] } {
         1 => registers[1],
         2 => registers[2],
         3 => registers[3],
@@ -262,7 +256,7 @@ fn moved_argument(ctx: &ProbeContext, hit: &Hit) -> u64 {
 /// malloc, calloc and the memalign family, once it is known that they are calls of their own.
 #[inline(always)]
 fn allocate(hit: &Hit, request: u64, alignment: u64, refused: bool) {
-    hit.count(request, alignment, 0);
+    hit.keep(request, alignment, 0);
     if refused || request > PTRDIFF_MAX {
         bump!(hit.process, failed[hit.entry as usize]);
     } else {
@@ -368,15 +362,17 @@ pub fn on_realloc(ctx: ProbeContext) -> u32 {
     };
     let (pointer, request) = (argument(&ctx, 0), argument(&ctx, 1));
     let chunk = if pointer != 0 { chunk_of(pointer) } else { 0 };
-    hit.count(request, pointer, chunk);
+    hit.keep(request, pointer, chunk);
     if pointer != 0 && request == 0 {
         bump!(hit.process, realloc_zero);
+        bump!(hit.process, realloc_zero_bytes, chunk & !FLAGS);
         hit.freed(chunk);
     } else if request > PTRDIFF_MAX {
         bump!(hit.process, failed[entry::REALLOC as usize]);
     } else if pointer == 0 {
-        bump!(hit.process, realloc_null);
         hit.block(request);
+    } else {
+        bump!(hit.process, realloc_resized);
     }
     0
 }
@@ -430,7 +426,6 @@ pub fn on_free(ctx: ProbeContext) -> u32 {
     };
     let pointer = moved_argument(&ctx, &hit);
     if pointer == 0 {
-        bump!(hit.process, calls[entry::FREE as usize]);
         bump!(hit.process, free_null);
         return 0;
     }
@@ -448,7 +443,7 @@ pub fn on_free(ctx: ProbeContext) -> u32 {
         hit.keep(0, pointer, chunk);
         return 0;
     }
-    hit.count(0, pointer, chunk);
+    hit.keep(0, pointer, chunk);
     bump!(hit.process, blocks[entry::FREE as usize]);
     bump!(hit.process, bytes[entry::FREE as usize], chunk & !FLAGS);
     hit.freed(chunk);
@@ -461,7 +456,8 @@ pub fn on_malloc_trim(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let pad = moved_argument(&ctx, &hit);
-    hit.count(pad, 0, 0);
+    bump!(hit.process, trims);
+    hit.keep(pad, 0, 0);
     let Some(thread) = hit.thread else { return 0 };
     trim(record::TRIM_BEGIN, hit.ids, hit.process, thread, hit.base, pad, 0);
     0
@@ -488,7 +484,7 @@ pub fn on_malloc_trim_return(ctx: RetProbeContext) -> u32 {
 }
 
 #[inline(always)]
-fn trim(kind: u16, ids: Ids, process: *mut ProcessState, thread: *mut ThreadState, base: u64, pad: u64, result: u64) {
+fn trim(kind: u16, ids: Ids, process: Process, thread: *mut ThreadState, base: u64, pad: u64, result: u64) {
     emit::send::<TrimRecord>(process, |record| {
         // SAFETY: `record` is reserved memory of that size and alignment; `thread` is a value of THREADS.
         unsafe {
@@ -506,7 +502,7 @@ fn trim(kind: u16, ids: Ids, process: *mut ProcessState, thread: *mut ThreadStat
 /// A call that was kept at its entry has returned.
 struct Returned {
     ids: Ids,
-    process: *mut ProcessState,
+    process: Process,
     thread: *mut ThreadState,
     frame: *const Frame,
 }

@@ -2,7 +2,10 @@
 
 use core::arch::asm;
 
-use memtrace_common::{Counters, ProcessState, SIZE_CLASSES, Snapshot, ThreadState};
+use memtrace_common::{MAX_SHARDS, SIZE_CLASSES, Snapshot, ThreadState, entry};
+
+use crate::filter::Process;
+use crate::maps::{COUNTERS, kernel};
 
 /// Adds to a counter, atomically.
 ///
@@ -10,7 +13,7 @@ use memtrace_common::{Counters, ProcessState, SIZE_CLASSES, Snapshot, ThreadStat
 /// also return the old value, which are not wanted here).
 ///
 /// # Safety
-/// `counter` must point into a map value.
+/// `counter` must point into a value of COUNTERS.
 #[inline(always)]
 pub unsafe fn add(counter: *mut u64, amount: u64) {
     // SAFETY: the caller vouches for the pointer.
@@ -25,8 +28,8 @@ macro_rules! bump {
         bump!($process, $field $([$index])?, 1)
     };
     ($process:expr, $field:ident $([$index:expr])?, $amount:expr) => {
-        // SAFETY: `$process` points to a value of PROCESSES.
-        unsafe { $crate::count::add(&raw mut (*$process).counters.$field $([$index])?, $amount) }
+        // SAFETY: a process's counters are a value of COUNTERS.
+        unsafe { $crate::count::add(&raw mut (*$process.counters).$field $([$index])?, $amount) }
     };
 }
 pub(crate) use bump;
@@ -62,23 +65,46 @@ pub fn size_class(size: u64) -> usize {
     if class < SIZE_CLASSES { class } else { SIZE_CLASSES - 1 }
 }
 
-/// The totals now.
+/// Entry points that give blocks.
+const GIVING: [u8; 8] = [
+    entry::MALLOC,
+    entry::CALLOC,
+    entry::REALLOC,
+    entry::MEMALIGN,
+    entry::ALIGNED_ALLOC,
+    entry::POSIX_MEMALIGN,
+    entry::VALLOC,
+    entry::PVALLOC,
+];
+
+/// The totals now, over all shards.
 #[inline(always)]
-pub fn snapshot(process: *const ProcessState, thread: Option<*const ThreadState>) -> Snapshot {
-    // SAFETY: both point to map values; a torn read is not possible for aligned words.
-    unsafe {
-        let counters: *const Counters = &raw const (*process).counters;
-        let (thread_allocated_blocks, thread_allocated_bytes) = match thread {
-            Some(thread) => ((*thread).allocated_blocks, (*thread).allocated_bytes),
-            None => (0, 0),
-        };
-        Snapshot {
-            allocated_blocks: (*counters).allocated_blocks,
-            allocated_bytes: (*counters).allocated_bytes,
-            freed_blocks: (*counters).freed_blocks,
-            freed_bytes: (*counters).freed_bytes,
-            thread_allocated_blocks,
-            thread_allocated_bytes,
+pub fn snapshot(process: Process, thread: Option<*const ThreadState>) -> Snapshot {
+    let mut totals = Snapshot::default();
+    if let Some(thread) = thread {
+        // SAFETY: a value of THREADS.
+        unsafe {
+            totals.thread_allocated_blocks = (*thread).allocated_blocks;
+            totals.thread_allocated_bytes = (*thread).allocated_bytes;
         }
     }
+    let shards = kernel!(shards);
+    for shard in 0..MAX_SHARDS {
+        if shard >= shards {
+            break;
+        }
+        let Some(counters) = COUNTERS.get_ptr(process.place * shards + shard) else {
+            break;
+        };
+        // SAFETY: a value of COUNTERS; aligned words are not torn.
+        unsafe {
+            for entry in GIVING {
+                totals.allocated_blocks += (*counters).blocks[entry as usize];
+                totals.allocated_bytes += (*counters).bytes[entry as usize];
+            }
+            totals.freed_blocks += (*counters).blocks[entry::FREE as usize] + (*counters).realloc_zero;
+            totals.freed_bytes += (*counters).bytes[entry::FREE as usize] + (*counters).realloc_zero_bytes;
+        }
+    }
+    totals
 }

@@ -1,10 +1,10 @@
 //! Records for the user side.
 
 use aya_ebpf::helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns};
-use memtrace_common::{Header, LifeRecord, ProcessState, ThreadState};
+use memtrace_common::{Header, LifeRecord, ThreadState};
 
 use crate::count::{bump, snapshot};
-use crate::filter::Ids;
+use crate::filter::{Ids, Process};
 use crate::maps::EVENTS;
 
 /// CLOCK_MONOTONIC in nanoseconds.
@@ -31,7 +31,7 @@ pub fn header<T>(kind: u16, ids: Ids) -> Header {
 ///
 /// `fill` writes through a pointer into the ring buffer, since most records are too large for the stack.
 #[inline(always)]
-pub fn send<T: 'static>(process: *mut ProcessState, fill: impl FnOnce(*mut T)) {
+pub fn send<T: 'static>(process: Process, fill: impl FnOnce(*mut T)) {
     match EVENTS.reserve::<T>(0) {
         Some(mut entry) => {
             fill(entry.as_mut_ptr());
@@ -42,14 +42,7 @@ pub fn send<T: 'static>(process: *mut ProcessState, fill: impl FnOnce(*mut T)) {
 }
 
 #[inline(always)]
-pub fn life(
-    kind: u16,
-    ids: Ids,
-    process: *mut ProcessState,
-    thread: Option<*const ThreadState>,
-    other: u32,
-    detail: u32,
-) {
+pub fn life(kind: u16, ids: Ids, process: Process, thread: Option<*const ThreadState>, other: u32, detail: u32) {
     send::<LifeRecord>(process, |record| {
         let filled = LifeRecord {
             header: header::<LifeRecord>(kind, ids),

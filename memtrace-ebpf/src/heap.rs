@@ -1,8 +1,9 @@
 //! glibc's own books, read from the memory of the current process. All reads may fail; zeros say so.
 
-use memtrace_common::{Frame, HeapState, ProcessState, entry, syscall};
+use memtrace_common::{Frame, HeapState, entry, syscall};
 
 use crate::arch;
+use crate::filter::Process;
 
 /// A thread arena's segment starts at a multiple of this (HEAP_MAX_SIZE, without huge pages).
 const HEAP_MAX: u64 = 64 << 20;
@@ -56,17 +57,17 @@ pub fn arena_of_call(call: u8, address: u64, pending_arena: u64, frame: *const F
 
 /// The books of `arena` (0: the main one) and the thresholds.
 #[inline(always)]
-pub fn read(process: *const ProcessState, base: u64, arena: u64) -> HeapState {
+pub fn read(process: Process, base: u64, arena: u64) -> HeapState {
     let mut state = HeapState::default();
     if base == 0 {
         return state;
     }
-    // SAFETY: a value of PROCESSES.
+    // SAFETY: a value of STATES.
     let (main_arena, mp, top_offset) = unsafe {
         (
-            (*process).libc.main_arena,
-            (*process).libc.mp,
-            (*process).libc.top_offset,
+            (*process.state).libc.main_arena,
+            (*process.state).libc.mp,
+            (*process.state).libc.top_offset,
         )
     };
     let arena = if arena != 0 {

@@ -6,11 +6,11 @@ use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::bpf_get_current_task;
 use aya_ebpf::macros::raw_tracepoint;
 use aya_ebpf::programs::RawTracePointContext;
-use memtrace_common::{Counters, ProcessState, STATUS_UNKNOWN, UNKNOWN_OFFSET, active, record};
+use memtrace_common::{STATUS_UNKNOWN, UNKNOWN_OFFSET, record};
 
 use crate::emit;
-use crate::filter::{Ids, active_process, current_ids};
-use crate::maps::{NEW_PROCESS, PROCESSES, THREADS, kernel};
+use crate::filter::{Ids, Process, active_process, current_ids};
+use crate::maps::{FREE_PLACES, PROCESSES, STATES, THREADS, kernel};
 
 /// PID namespaces can be nested to this depth (MAX_PID_NS_LEVEL).
 const LEVELS: u32 = 32;
@@ -79,21 +79,26 @@ pub fn task_newtask(ctx: RawTracePointContext) -> i32 {
 
 /// Traces the child as its parent is traced, if that is wanted and there is room.
 #[inline(always)]
-fn follow(parent: *const ProcessState, child: u32) -> bool {
-    // SAFETY: values of PROCESSES and of NEW_PROCESS, the latter this CPU's own.
+fn follow(parent: Process, child: u32) -> bool {
+    // SAFETY: values of STATES; the child's place belongs to nobody else.
     unsafe {
-        if (*parent).follow == 0 {
+        if (*parent.state).follow == 0 {
             return false;
         }
-        let Some(state) = NEW_PROCESS.get_ptr_mut(0) else {
+        let Ok(Some(place)) = FREE_PLACES.pop() else {
             return false;
         };
-        (*state).libc = (*parent).libc;
-        (*state).libc_base = (*parent).libc_base;
-        (*state).follow = 1;
-        (*state).active = active::NOW;
-        (*state).counters = Counters::ZERO;
-        PROCESSES.insert(&child, &*state, 0).is_ok()
+        let Some(state) = STATES.get_ptr_mut(place) else {
+            return false;
+        };
+        *state = *parent.state;
+        (*state).pid = child;
+        if PROCESSES.insert(child, place, 0).is_ok() {
+            return true;
+        }
+        // There are as many places as fit into that table: it is full of ids whose processes have not been removed.
+        let _ = FREE_PLACES.push(place, 0);
+        false
     }
 }
 
@@ -113,8 +118,8 @@ pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
         };
         let _ = THREADS.remove(&old.thread_key());
     }
-    // SAFETY: a value of PROCESSES.
-    unsafe { (*process).libc_base = 0 };
+    // SAFETY: a value of STATES.
+    unsafe { (*process.state).libc_base = 0 };
     emit::life(record::EXEC, ids, process, None, 0, 0);
     0
 }

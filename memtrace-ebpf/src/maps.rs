@@ -1,16 +1,30 @@
 //! What is kept between two hits, all of it bounded; and the constants that the loader sets.
 
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{HashMap, PerCpuArray, RingBuf};
-use memtrace_common::{KernelFacts, ProcessState, ThreadState};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
+use memtrace_common::{Counters, KernelFacts, ProcessState, ThreadState};
 
-/// Records for the user side; the loader sets the size.
+// The loader sets the sizes.
+
+/// Records for the user side.
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(8 << 20, 0);
 
-/// Traced processes by process id. The loader may set another bound.
+/// Traced processes: their places in the tables.
 #[map]
-pub static PROCESSES: HashMap<u32, ProcessState> = HashMap::with_max_entries(1024, 0);
+pub static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(256, 0);
+
+/// By place.
+#[map]
+pub static STATES: Array<ProcessState> = Array::with_max_entries(256, 0);
+
+/// By place and shard.
+#[map]
+pub static COUNTERS: Array<Counters> = Array::with_max_entries(256, 0);
+
+/// Places for children; their counters are zero.
+#[map]
+pub static FREE_PLACES: Queue<u32> = Queue::with_max_entries(256, 0);
 
 /// Their threads, by `tgid << 32 | tid`.
 #[map]
@@ -19,10 +33,6 @@ pub static THREADS: HashMap<u64, ThreadState> = HashMap::with_max_entries(16384,
 /// Never written to: what a new thread's state is copied from, since it is too large for the stack.
 #[map]
 pub static NEW_THREAD: PerCpuArray<ThreadState> = PerCpuArray::with_max_entries(1, 0);
-
-/// Where a forked child's state is put together.
-#[map]
-pub static NEW_PROCESS: PerCpuArray<ProcessState> = PerCpuArray::with_max_entries(1, 0);
 
 /// Holds nothing: its per-CPU copies tell how far apart the CPUs' memories are.
 #[map]

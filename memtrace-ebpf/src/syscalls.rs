@@ -5,12 +5,12 @@ use aya_ebpf::helpers::generated::bpf_probe_read_user as read_user;
 use aya_ebpf::macros::tracepoint;
 use aya_ebpf::programs::TracePointContext;
 use memtrace_common::{
-    DeepSyscallRecord, Frame, HeapState, MORE_STACK_WORDS, ProcessState, STACK_WORDS, SyscallRecord, ThreadState,
-    attribution, record, syscall,
+    DeepSyscallRecord, Frame, HeapState, MORE_STACK_WORDS, STACK_WORDS, SyscallRecord, ThreadState, attribution,
+    record, syscall,
 };
 
 use crate::count::{bump, snapshot};
-use crate::filter::{self, Ids, active_process, current_ids};
+use crate::filter::{self, Ids, Process, active_process, current_ids};
 use crate::frame::UserRegisters;
 use crate::maps::THREADS;
 use crate::{emit, frame, heap, rss};
@@ -112,7 +112,7 @@ const DEEP: u64 = ((STACK_WORDS + MORE_STACK_WORDS) * 8) as u64;
 #[derive(Clone, Copy)]
 struct Made {
     ids: Ids,
-    process: *mut ProcessState,
+    process: Process,
     thread: *mut ThreadState,
     call: u8,
     result: i64,

@@ -5,7 +5,7 @@ use std::os::linux::fs::MetadataExt;
 
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported};
-use memtrace_common::{KernelFacts, UNKNOWN_OFFSET};
+use memtrace_common::{KernelFacts, MAX_SHARDS, UNKNOWN_OFFSET};
 
 use super::btf::Btf;
 
@@ -36,6 +36,8 @@ pub fn find() -> Found {
     let mut kernel = KernelFacts::UNKNOWN;
     let mut limits = Vec::new();
     namespace(&mut kernel);
+    let cpus = possible_cpus();
+    kernel.shards = cpus.next_power_of_two().clamp(1, MAX_SHARDS);
 
     let supported = |helper| is_helper_supported(ProgramType::TracePoint, helper).unwrap_or(false);
     if supported(BpfHelper::BPF_FUNC_task_pt_regs) && supported(BpfHelper::BPF_FUNC_get_current_task_btf) {

@@ -15,13 +15,14 @@ mod object;
 mod requirements;
 mod returns;
 mod state;
+mod tables;
 mod tracefs;
 mod unwind;
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow};
-use aya::maps::{HashMap, MapData, RingBuf};
+use aya::maps::{MapData, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use memtrace_analysis::event::{Capabilities, Event, Totals};
 use memtrace_common::{ProcessState, active, global_names, map_names};
@@ -34,7 +35,7 @@ use crate::target::{MappedLibrary, Target};
 use attach::Links;
 use decode::Decoder;
 use facts::{Found, RawKernelFacts};
-use state::{RawProcess, RawThread};
+use tables::Tables;
 use unwind::Unwinder;
 
 pub use object::has_kernel_side;
@@ -56,7 +57,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             ring_bytes: 8 << 20,
-            processes: 1024,
+            processes: 256,
             threads: 16384,
             debug: false,
         }
@@ -74,8 +75,7 @@ pub enum Begin {
 /// A loaded kernel side. Dropping it detaches everything.
 pub struct Session {
     ring: AsyncFd<RingBuf<MapData>>,
-    processes: HashMap<MapData, u32, RawProcess>,
-    threads: HashMap<MapData, u64, RawThread>,
+    tables: Tables,
     links: Links,
     ebpf: Ebpf,
     facts: Found,
@@ -90,29 +90,29 @@ impl Session {
         let object = object::embedded()?;
         requirements::check()?;
         let facts = facts::find();
+        let shards = facts.kernel.shards;
         let kernel = RawKernelFacts(facts.kernel);
         let mut loader = EbpfLoader::new();
         loader
             .override_global(global_names::KERNEL, &kernel, true)
             .map_max_entries(map_names::EVENTS, options.ring_bytes)
             .map_max_entries(map_names::PROCESSES, options.processes)
+            .map_max_entries(map_names::STATES, options.processes)
+            .map_max_entries(map_names::COUNTERS, options.processes.saturating_mul(shards))
+            .map_max_entries(map_names::FREE_PLACES, options.processes)
             .map_max_entries(map_names::THREADS, options.threads);
         let mut ebpf = loader.load(object).context("loading the kernel side")?;
         let mut links = Links::default();
         links.load_programs(&mut ebpf)?;
         let ring = RingBuf::try_from(take_map(&mut ebpf, map_names::EVENTS)?).context("opening the ring buffer")?;
-        let processes =
-            HashMap::try_from(take_map(&mut ebpf, map_names::PROCESSES)?).context("opening the table of processes")?;
-        let threads =
-            HashMap::try_from(take_map(&mut ebpf, map_names::THREADS)?).context("opening the table of threads")?;
+        let tables = Tables::new(&mut ebpf, options.processes, shards)?;
         // SAFETY: the ring owns its file descriptor, always gives the same one, and is dropped by the AsyncFd alone.
         let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }
             .context("waiting for the ring buffer")?;
         links.attach_tracepoints(&mut ebpf)?;
         Ok(Self {
             ring,
-            processes,
-            threads,
+            tables,
             links,
             ebpf,
             facts,
@@ -136,8 +136,7 @@ impl Session {
     /// Traces a process, its children too with `follow`: with probes at the plan's sites in the libc it maps, or without
     /// a plan its system calls alone. What is then visible is returned.
     ///
-    /// A process that is traced already keeps its counters; it must be stopped meanwhile, since what it would count
-    /// during the exchange would be lost.
+    /// A process that is traced already keeps its counters and goes on being traced.
     pub fn add(
         &mut self,
         target: &Target,
@@ -146,8 +145,7 @@ impl Session {
         begin: Begin,
     ) -> Result<Capabilities> {
         let Some(plan) = plan else {
-            let process = self.configured(target.pid, follow, begin);
-            self.put(target.pid, process)?;
+            self.tables.set(self.configured(target.pid, follow, begin))?;
             return Ok(self.capabilities());
         };
         let library = target
@@ -159,19 +157,15 @@ impl Session {
         self.follow_frames(target, library, plan, &mut capabilities)?;
         let mut process = self.configured(target.pid, follow, begin);
         process.libc = state::libc_facts(plan, &sites);
-        // Nothing is counted before all probes are there, or there would be mallocs without their frees. What is
-        // traced already goes on: its system calls count.
+        // Nothing is counted before all probes are there, or there would be mallocs without their frees; what is traced
+        // already goes on.
         let wanted = process.active;
-        if !self.is_active(target.pid) {
-            process.active = active::NOT_YET;
-        }
-        self.put(target.pid, process)?;
+        process.active = self.tables.get(target.pid).map_or(active::NOT_YET, |now| now.active);
+        self.tables.set(process)?;
         self.links
             .attach_probes(&mut self.ebpf, target, library, &sites, follow)?;
-        if process.active != wanted {
-            process.active = wanted;
-            self.put(target.pid, process)?;
-        }
+        process.active = wanted;
+        self.tables.set(process)?;
         capabilities.limits.extend(plan.limits.iter().cloned());
         capabilities.probed = sites.iter().map(|site| site.entry).collect();
         capabilities.heap_state = plan.main_arena.is_some() && plan.mp.is_some();
@@ -179,15 +173,8 @@ impl Session {
         Ok(capabilities)
     }
 
-    fn is_active(&self, pid: u32) -> bool {
-        matches!(self.processes.get(&pid, 0), Ok(RawProcess(process)) if process.active == active::NOW)
-    }
-
     fn configured(&self, pid: u32, follow: bool, begin: Begin) -> ProcessState {
-        let mut process = match self.processes.get(&pid, 0) {
-            Ok(RawProcess(before)) => before,
-            Err(_) => state::new_process(),
-        };
+        let mut process = self.tables.get(pid).unwrap_or_else(|| state::new_process(pid));
         process.follow = u32::from(follow);
         process.active = match begin {
             Begin::Now => active::NOW,
@@ -222,48 +209,34 @@ impl Session {
 
     /// Begins to count a process that was added with [`Begin::Later`].
     pub fn activate(&mut self, pid: u32) -> Result<()> {
-        let RawProcess(mut process) = self
-            .processes
-            .get(&pid, 0)
-            .with_context(|| format!("looking for process {pid} in the kernel side"))?;
+        let mut process = self
+            .tables
+            .get(pid)
+            .with_context(|| format!("the kernel side does not know process {pid}"))?;
         process.active = active::NOW;
-        self.put(pid, process)
-    }
-
-    fn put(&mut self, pid: u32, process: ProcessState) -> Result<()> {
-        self.processes
-            .insert(pid, RawProcess(process), 0)
-            .with_context(|| format!("making room for process {pid} in the kernel side"))
+        self.tables.set(process)
     }
 
     /// A process's totals since its trace began; None when it is not traced (any more).
     pub fn totals(&self, pid: u32) -> Option<Totals> {
-        let RawProcess(process) = self.processes.get(&pid, 0).ok()?;
-        Some(state::totals(&process.counters))
+        Some(state::totals(&self.tables.counters(pid)?))
     }
 
     /// Load address of the libc as the kernel side has seen it at the first hit; None before.
     pub fn libc_base(&self, pid: u32) -> Option<u64> {
-        let RawProcess(process) = self.processes.get(&pid, 0).ok()?;
-        (process.libc_base != 0).then_some(process.libc_base)
+        let base = self.tables.get(pid)?.libc_base;
+        (base != 0).then_some(base)
     }
 
     /// Processes that the kernel side traces: those added, and with `follow` their children.
     pub fn pids(&self) -> Vec<u32> {
-        self.processes.keys().filter_map(Result::ok).collect()
+        self.tables.pids()
     }
 
     /// Forgets a process: its totals and what is kept of its threads.
     pub fn remove(&mut self, pid: u32) -> Result<()> {
-        let keys: Vec<u64> = self.threads.keys().filter_map(Result::ok).collect();
-        for key in keys.into_iter().filter(|key| (key >> 32) as u32 == pid) {
-            // It may have ended meanwhile.
-            let _ = self.threads.remove(&key);
-        }
         self.decoder.forget(pid);
-        self.processes
-            .remove(&pid)
-            .with_context(|| format!("removing process {pid} from the kernel side"))
+        self.tables.remove(pid)
     }
 
     /// Waits until there are events and takes all that are there. Cancel-safe: nothing is taken before it is returned.

@@ -17,6 +17,13 @@ unsafe impl aya::Pod for RawProcess {}
 
 #[derive(Clone, Copy)]
 #[repr(transparent)]
+pub struct RawCounters(pub Counters);
+
+// SAFETY: as above.
+unsafe impl aya::Pod for RawCounters {}
+
+#[derive(Clone, Copy)]
+#[repr(transparent)]
 pub struct RawThread(ThreadState);
 
 // SAFETY: as above.
@@ -42,13 +49,14 @@ pub fn entry_of(number: u8) -> Option<Entry> {
     Entry::ALL.into_iter().find(|&entry| entry_number(entry) == number)
 }
 
-pub fn new_process() -> ProcessState {
+pub fn new_process(pid: u32) -> ProcessState {
     ProcessState {
         libc: LibcFacts::NONE,
         libc_base: 0,
+        pid,
         follow: 0,
         active: active::NOT_YET,
-        counters: Counters::ZERO,
+        _pad: 0,
     }
 }
 
@@ -89,17 +97,13 @@ pub fn returns_seen(capabilities: &mut Capabilities, plan: &ProbePlan, sites: &[
     }
 }
 
-pub fn totals(counters: &Counters) -> Totals {
+/// Adds one shard's counters to the others'.
+pub fn add(sum: &mut Counters, shard: &Counters) {
     // In full, so that a new counter must be thought about.
-    let &Counters {
-        calls,
+    let Counters {
         blocks,
         bytes,
         failed,
-        allocated_blocks,
-        allocated_bytes,
-        freed_blocks,
-        freed_bytes,
         free_null,
         freed_mapped_blocks,
         freed_mapped_bytes,
@@ -109,6 +113,9 @@ pub fn totals(counters: &Counters) -> Totals {
         second_hits_memalign,
         spurious_thread_exit,
         spurious_first_free,
+        realloc_zero,
+        realloc_zero_bytes,
+        realloc_resized,
         realloc_in_place,
         realloc_moved,
         realloc_failed,
@@ -116,25 +123,100 @@ pub fn totals(counters: &Counters) -> Totals {
         realloc_grown,
         realloc_shrunk,
         realloc_mapped,
-        realloc_null,
-        realloc_zero,
+        trims,
         syscalls,
         syscalls_failed,
         lost_records,
         lost_threads,
-        hits,
+        request_sizes,
+        freed_sizes,
+    } = sum;
+    add_table(blocks, &shard.blocks);
+    add_table(bytes, &shard.bytes);
+    add_table(failed, &shard.failed);
+    *free_null += shard.free_null;
+    *freed_mapped_blocks += shard.freed_mapped_blocks;
+    *freed_mapped_bytes += shard.freed_mapped_bytes;
+    *freed_non_main_blocks += shard.freed_non_main_blocks;
+    *free_unreadable += shard.free_unreadable;
+    *second_hits += shard.second_hits;
+    *second_hits_memalign += shard.second_hits_memalign;
+    *spurious_thread_exit += shard.spurious_thread_exit;
+    *spurious_first_free += shard.spurious_first_free;
+    *realloc_zero += shard.realloc_zero;
+    *realloc_zero_bytes += shard.realloc_zero_bytes;
+    *realloc_resized += shard.realloc_resized;
+    *realloc_in_place += shard.realloc_in_place;
+    *realloc_moved += shard.realloc_moved;
+    *realloc_failed += shard.realloc_failed;
+    *realloc_returns += shard.realloc_returns;
+    *realloc_grown += shard.realloc_grown;
+    *realloc_shrunk += shard.realloc_shrunk;
+    *realloc_mapped += shard.realloc_mapped;
+    *trims += shard.trims;
+    add_table(syscalls, &shard.syscalls);
+    add_table(syscalls_failed, &shard.syscalls_failed);
+    *lost_records += shard.lost_records;
+    *lost_threads += shard.lost_threads;
+    add_table(request_sizes, &shard.request_sizes);
+    add_table(freed_sizes, &shard.freed_sizes);
+}
+
+fn add_table(sum: &mut [u64], shard: &[u64]) {
+    for (sum, shard) in sum.iter_mut().zip(shard) {
+        *sum += shard;
+    }
+}
+
+/// What the counters of all shards say.
+pub fn totals(counters: &Counters) -> Totals {
+    let &Counters {
+        blocks,
+        bytes,
+        failed,
+        free_null,
+        freed_mapped_blocks,
+        freed_mapped_bytes,
+        freed_non_main_blocks,
+        free_unreadable,
+        second_hits,
+        second_hits_memalign,
+        spurious_thread_exit,
+        spurious_first_free,
+        realloc_zero,
+        realloc_zero_bytes,
+        realloc_resized,
+        realloc_in_place,
+        realloc_moved,
+        realloc_failed,
+        realloc_returns,
+        realloc_grown,
+        realloc_shrunk,
+        realloc_mapped,
+        trims,
+        syscalls,
+        syscalls_failed,
+        lost_records,
+        lost_threads,
         request_sizes,
         freed_sizes,
     } = counters;
+    let free = usize::from(entry::FREE);
+    let giving = |table: &[u64; entry::COUNT]| table.iter().sum::<u64>() - table[free];
+    let mut calls: [u64; entry::COUNT] = std::array::from_fn(|number| blocks[number] + failed[number]);
+    calls[free] += free_null;
+    calls[usize::from(entry::REALLOC)] += realloc_zero + realloc_resized;
+    calls[usize::from(entry::MALLOC_TRIM)] = trims;
+    let ignored = second_hits + second_hits_memalign + spurious_thread_exit + spurious_first_free;
     Totals {
         calls: by_entry(&calls),
         blocks: by_entry(&blocks),
         bytes: by_entry(&bytes),
         failed: by_entry(&failed),
-        allocated_blocks,
-        allocated_bytes,
-        freed_blocks,
-        freed_bytes,
+        allocated_blocks: giving(&blocks),
+        allocated_bytes: giving(&bytes),
+        freed_blocks: blocks[free] + realloc_zero,
+        freed_bytes: bytes[free] + realloc_zero_bytes,
         free_null,
         freed_mapped_blocks,
         freed_mapped_bytes,
@@ -145,7 +227,7 @@ pub fn totals(counters: &Counters) -> Totals {
         spurious_thread_exit,
         spurious_first_free,
         realloc: Realloc {
-            null: realloc_null,
+            null: blocks[usize::from(entry::REALLOC)],
             zero: realloc_zero,
             returns: realloc_returns,
             in_place: realloc_in_place,
@@ -159,7 +241,7 @@ pub fn totals(counters: &Counters) -> Totals {
         syscalls_failed: by_call(&syscalls_failed),
         lost_records,
         lost_threads,
-        hits,
+        hits: calls.iter().sum::<u64>() + ignored,
         request_sizes: request_sizes.to_vec(),
         freed_sizes: freed_sizes.to_vec(),
     }
