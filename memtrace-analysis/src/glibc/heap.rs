@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::books::{ArenaBooks, Settings, read_arenas};
 use super::chunk_log::{Chunk, ChunkLog, Use};
+use super::former::was_small;
 use super::lists::{Cache, Clues, follow_caches, follow_fastbins};
 use super::locate::Anatomy;
 use super::mapped::{MappedBlock, Search};
@@ -11,6 +12,7 @@ use super::mapping::{Mapping, holding};
 use super::memory::{ReadMemory, Unreadable};
 use super::problem::Problem;
 use super::residency::Residency;
+use super::verdict::DEFAULT_THRESHOLD;
 use super::walk::{Ending, walk};
 
 /// Of each kind of trouble so much is kept; a damaged heap can have millions.
@@ -74,6 +76,8 @@ pub struct Heap {
     cached: Vec<u64>,
     /// Chunks that hold a thread cache's structure.
     own: Vec<u64>,
+    /// Large free chunks that were small blocks before they merged, in order; only where the mmap threshold has risen.
+    formerly_small: Vec<u64>,
     pub problems: Vec<Problem>,
     /// Something in the arenas changed during the look, if not what it was about.
     pub ran_on: bool,
@@ -99,6 +103,7 @@ impl Heap {
             caches: Vec::new(),
             cached: Vec::new(),
             own: Vec::new(),
+            formerly_small: Vec::new(),
             problems,
             ran_on: false,
         };
@@ -130,6 +135,7 @@ impl Heap {
         heap.own.dedup();
         heap.caches = caches;
         heap.cached = cached;
+        heap.formerly_small = heap.find_formerly_small(memory, residency);
         heap.check_lists();
         heap.check_motion(memory, anatomy);
         heap.problems.sort_unstable();
@@ -179,6 +185,33 @@ impl Heap {
         } else {
             State::Live
         }
+    }
+
+    /// Whether a run of free chunks has one that consists of what were small blocks.
+    pub fn was_small(&self, start: u64, end: u64) -> bool {
+        let first = self.formerly_small.partition_point(|chunk| *chunk < start);
+        self.formerly_small.get(first).is_some_and(|chunk| *chunk < end)
+    }
+
+    fn find_formerly_small<M: ReadMemory + ?Sized>(&self, memory: &M, residency: &Residency) -> Vec<u64> {
+        /// So many of the largest are looked into.
+        const MOST: usize = 32;
+        if self.settings.mmap_threshold <= DEFAULT_THRESHOLD {
+            return Vec::new();
+        }
+        let chunks = self.arenas.iter().flat_map(|arena| self.chunks(arena));
+        let mut large: Vec<Chunk> = chunks
+            .filter(|(chunk, state)| *state == State::Free && chunk.size >= DEFAULT_THRESHOLD)
+            .map(|(chunk, _)| chunk)
+            .collect();
+        large.sort_unstable_by_key(|chunk| core::cmp::Reverse(chunk.size));
+        large.truncate(MOST);
+        let small = large
+            .into_iter()
+            .filter(|chunk| was_small(memory, residency, chunk.address, chunk.end()));
+        let mut small: Vec<u64> = small.map(|chunk| chunk.address).collect();
+        small.sort_unstable();
+        small
     }
 
     /// What was read does not fit together, or moved under the reader.

@@ -14,6 +14,7 @@ pub mod changes;
 pub mod chunk_log;
 mod elf;
 pub mod explain;
+mod former;
 pub mod heap;
 pub mod image;
 pub mod layout;

@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::books::Settings;
-use super::look::{Action, Bound, HeapView, Knob, Prediction, Resident};
+use super::look::{Action, Bound, HeapView, Knob, PinState, Prediction, Resident};
 use super::tally::ArenaTally;
 use super::verdict::DEFAULT_THRESHOLD;
 use super::words::{bytes, counted};
@@ -145,7 +145,9 @@ fn fewer_arenas(heap: &HeapView, tallies: &[ArenaTally]) -> Option<Prediction> {
 impl ArenaTally {
     /// What the top would gain without thread caches, where cached blocks are what is in its way.
     fn top_gain_cached(&self) -> u64 {
-        let cached = self.pin.is_some_and(|pin| pin.state == super::look::PinState::Cached);
+        let cached = self
+            .pin
+            .is_some_and(|pin| matches!(pin.state, PinState::Cached | PinState::ThreadCacheStructure));
         if cached { self.top_gain_uncached } else { 0 }
     }
 }

@@ -11,6 +11,7 @@ use super::chunk_log::Chunk;
 use super::heap::{Arena, Heap, State};
 use super::look::{Amount, Cell, Pin, PinState, Run, SizeCount};
 use super::residency::Residency;
+use super::verdict::DEFAULT_THRESHOLD;
 
 /// A free chunk's own fields, which a trim leaves alone: sizeof (struct malloc_chunk).
 const FIELDS: u64 = 48;
@@ -44,7 +45,7 @@ pub struct ArenaTally {
     pub trim_unmerged: u64,
     /// Resident bytes that lowering the break would give back at the next free: whole pages of the top but top_pad.
     pub top_trim: u64,
-    /// By how many resident bytes the top would grow if cached chunks (and fastbins) were free.
+    /// By how many resident bytes the top would grow without thread caches: cached chunks and the caches' structures free.
     pub top_gain_uncached: u64,
     /// Resident bytes of whole pages without anything live.
     pub whole: u64,
@@ -53,7 +54,7 @@ pub struct ArenaTally {
     /// Free runs of a page and more, and the largest ones.
     pub run_count: u64,
     pub runs: Vec<Run>,
-    /// Resident bytes, in whole pages below the top, of runs of at least 128 KiB.
+    /// Resident bytes, in whole pages below the top, of runs of at least 128 KiB that were not small blocks before.
     pub large_runs: u64,
     pub cell_bytes: u64,
     pub cells: Vec<Cell>,
@@ -125,6 +126,7 @@ pub fn tally(heap: &Heap, arena: &Arena, residency: &Residency, sizes: &mut Live
         let mut bins = Tracker::new(|state| state == State::Free);
         let mut merged = Tracker::new(|state| matches!(state, State::Free | State::Fast));
         let mut uncached = Tracker::new(|state| matches!(state, State::Free | State::Fast | State::Cached));
+        let mut cacheless = Tracker::new(|state| !matches!(state, State::Live | State::Fence | State::Foreign));
         for (chunk, state) in heap.stretch_chunks(arena, stretch) {
             pass.note(&chunk, state);
             if state == State::Live {
@@ -134,16 +136,18 @@ pub fn tally(heap: &Heap, arena: &Arena, residency: &Residency, sizes: &mut Live
                 pass.tally.trim_unmerged += pass.chunk_trim(start, end);
             }
             if let Some((start, end)) = merged.step(&chunk, state) {
-                pass.close_run(start, end, &chunk, state);
+                pass.close_run(heap, start, end, &chunk, state);
             }
             if let Some((start, end)) = uncached.step(&chunk, state) {
                 pass.tally.trim_uncached += pass.chunk_trim(start, end);
                 pass.tally.whole += pass.pages(start, end);
             }
+            // Only what it is at the end, just below the top, is of interest.
+            let _ = cacheless.step(&chunk, state);
             if state.holds() {
                 let place = pass.cell_of(chunk.address);
                 highest = Some((chunk, state, place));
-                if matches!(state, State::Live | State::Own) {
+                if state == State::Live {
                     highest_live = Some((chunk, state, place));
                 }
             }
@@ -151,20 +155,24 @@ pub fn tally(heap: &Heap, arena: &Arena, residency: &Residency, sizes: &mut Live
         pass.tally.unwalked += residency.present(stretch.walked, stretch.end);
         let complete = stretch.walked == stretch.end;
         if stretch.below_top && complete {
-            pass.close_top(heap, arena, [bins.start, merged.start, uncached.start]);
-            pass.tally.pin = highest.map(|(chunk, state, cell)| pass.pin(&chunk, state, cell));
-            pass.tally.live_pin = highest_live.map(|(chunk, state, cell)| pass.pin(&chunk, state, cell));
+            pass.close_top(heap, arena, [bins.start, merged.start, uncached.start, cacheless.start]);
+            let below = pass.tally.trim_below_top;
+            // Without a chunk that is only cached, what lies behind it would join the top too.
+            let behind = below.max(pass.tally.top_gain_uncached);
+            let pin = |(chunk, state, cell), below| Pin {
+                free_below_bytes: below,
+                ..Pin::new(chunk, state, cell)
+            };
+            pass.tally.pin = highest
+                .map(|found: (Chunk, State, u64)| pin(found, if found.1 == State::Live { below } else { behind }));
+            pass.tally.live_pin = highest_live.map(|found| pin(found, below));
         } else if let Some(start) = uncached.start {
             pass.tally.whole += pass.pages(start, stretch.walked);
         }
         pass.map_offset += stretch.end.saturating_sub(stretch.begin);
     }
-    let ArenaTally { trim_below_top, .. } = pass.tally;
     // A pin is one only where there is something to be held back.
-    pass.tally.pin = pass
-        .tally
-        .pin
-        .filter(|pin| pin.free_below_bytes >= page || trim_below_top >= page);
+    pass.tally.pin = pass.tally.pin.filter(|pin| pin.free_below_bytes >= page);
     pass.tally.live_pin = pass.tally.live_pin.filter(|pin| pin.free_below_bytes >= page);
     pass.tally
 }
@@ -236,7 +244,7 @@ impl Pass<'_> {
     }
 
     /// A free run below the top that ends at `above`.
-    fn close_run(&mut self, start: u64, end: u64, above: &Chunk, state: State) {
+    fn close_run(&mut self, heap: &Heap, start: u64, end: u64, above: &Chunk, state: State) {
         let trim = self.chunk_trim(start, end);
         self.tally.trim += trim;
         self.tally.trim_below_top += trim;
@@ -244,7 +252,7 @@ impl Pass<'_> {
             return;
         }
         self.tally.run_count += 1;
-        if end - start >= 128 << 10 {
+        if end - start >= DEFAULT_THRESHOLD && !heap.was_small(start, end) {
             self.tally.large_runs += trim;
         }
         let run = Run {
@@ -265,13 +273,13 @@ impl Pass<'_> {
         }
     }
 
-    /// The top, and what joins it: with bins alone, with fastbins merged, with thread caches emptied.
-    fn close_top(&mut self, heap: &Heap, arena: &Arena, joins: [Option<u64>; 3]) {
+    /// The top, and what joins it: with bins alone, with fastbins merged, with thread caches emptied, without them.
+    fn close_top(&mut self, heap: &Heap, arena: &Arena, joins: [Option<u64>; 4]) {
         let books = &arena.books;
         let (top, end) = (books.top, books.top_end());
         self.tally.top.add(books.top_size, self.residency.present(top, end));
         self.paint(top, end, |cell| &mut cell.top);
-        let [plain, merged, uncached] = joins.map(|start| start.unwrap_or(top));
+        let [plain, merged, uncached, cacheless] = joins.map(|start| start.unwrap_or(top));
         self.tally.whole += self.pages(uncached, end);
         let given = |start: u64, pad: u64| {
             let extra = (end - start).saturating_sub(TOP_REST + pad) & !(self.page - 1);
@@ -284,20 +292,22 @@ impl Pass<'_> {
             self.tally.trim_uncached += given(uncached, 0);
             self.tally.top_trim = given(top, heap.settings.top_pad);
         }
-        self.tally.top_gain_uncached = self.pages(uncached, top);
+        self.tally.top_gain_uncached = self.pages(cacheless, top);
     }
 
     fn cell_of(&self, address: u64) -> u64 {
         (address - self.map_start + self.map_offset) / self.tally.cell_bytes
     }
+}
 
-    fn pin(&self, chunk: &Chunk, state: State, cell: u64) -> Pin {
+impl Pin {
+    fn new(chunk: Chunk, state: State, cell: u64) -> Pin {
         Pin {
-            cell,
             address: chunk.address + 16,
             bytes: chunk.size,
             state: PinState::of(state),
-            free_below_bytes: self.tally.trim_below_top,
+            free_below_bytes: 0,
+            cell,
         }
     }
 }

@@ -244,7 +244,7 @@ fn retention_text(resident: &Resident, causes: &[Cause], held: u64, total: u64) 
         .find(|cause| !cause.overlaps && cause.kind != CauseKind::Fragmentation);
     let why = match first.map(|cause| cause.kind) {
         Some(CauseKind::TopPinnedLive) => "a live block above them keeps the heap from shrinking",
-        Some(CauseKind::TopPinnedCached) => "blocks in a thread cache lie above them and keep the heap from shrinking",
+        Some(CauseKind::TopPinnedCached) => "a thread cache lies above them and keeps the heap from shrinking",
         Some(CauseKind::Fastbins) => {
             "they sit in fastbins, which merge with nothing until malloc_trim or a large request"
         }
@@ -429,11 +429,11 @@ fn main_holes(
 
 fn pin_cause(view: &ArenaView, tally: &ArenaTally, held: u64, overlaps: bool) -> Option<Cause> {
     let pin = view.pin?;
-    // Are the cached blocks alone in the way, or is there a live one behind them?
+    // Are thread caches alone in the way, or is there a live block right behind them?
     let cached = pin.state != PinState::Live && tally.top_gain_uncached >= held / 2;
     let (kind, who) = match pin.state {
         PinState::Live => (CauseKind::TopPinnedLive, "a live block"),
-        PinState::ThreadCacheStructure => (CauseKind::TopPinnedCached, "a thread cache's own structure"),
+        PinState::ThreadCacheStructure if cached => (CauseKind::TopPinnedCached, "a thread cache's own structure"),
         PinState::Cached if cached => (CauseKind::TopPinnedCached, "a freed block in a thread cache"),
         PinState::Fastbin if cached => (CauseKind::Fastbins, "a freed block in a fastbin"),
         _ => (CauseKind::TopPinnedLive, "a live block"),
