@@ -1,24 +1,31 @@
 //! Probes reach the libc that a process maps, whatever has become of its file, and count it from its birth.
 
-use std::cell::RefCell;
 use std::ffi::{CString, OsString};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memtrace::privileges::{self, MoreProbes};
+use memtrace::probe::ProbePlan;
 use memtrace::session::{Begin, Session};
 use memtrace::target::{Moment, Spawned, Target};
-use memtrace_analysis::event::{Entry, Totals};
-use memtrace_test_support::cc::{self, Kind};
+use memtrace_analysis::event::{Entry, ModuleRole, Totals};
+use memtrace_test_support::cc;
 use memtrace_test_support::child::Talker;
-use memtrace_test_support::glibc::{self, system_libc, system_loader};
+use memtrace_test_support::glibc;
 use memtrace_test_support::scratch::Scratch;
 use memtrace_test_support::skip::skip;
 
 use super::support::{can_trace, target, with_session};
 
-const KNOWN: &str = include_str!("../support/c/known.c");
+/// The path by which programs name their loader.
+const LOADER: &str = if cfg!(target_arch = "aarch64") {
+    "/lib/ld-linux-aarch64.so.1"
+} else {
+    "/lib64/ld-linux-x86-64.so.2"
+};
+
+const KNOWN: &str = include_str!("../programs/known.c");
 
 /// What the program does is what is counted, from `before` on. A static program and the loader add a few calls of their
 /// own before main.
@@ -36,8 +43,50 @@ fn assert_counted(totals: &Totals, own: u64) {
     assert_eq!(totals.lost_records + totals.lost_threads + totals.free_unreadable, 0);
 }
 
-fn build(scratch: &Scratch, options: &[&str]) -> PathBuf {
-    cc::build("cc", "known", KNOWN, options, scratch).unwrap_or_else(|problem| panic!("{problem}"))
+/// The program, where it can be had: a virtual machine has no compiler, and the plain one at hand.
+fn build(scratch: &Scratch, options: &[&str]) -> Option<PathBuf> {
+    let Some(compiled) = std::env::var_os("MEMTRACE_TEST_PROGRAMS") else {
+        let built = cc::build("cc", "known", KNOWN, options, scratch);
+        return Some(built.unwrap_or_else(|problem| panic!("{problem}")));
+    };
+    if !options.is_empty() {
+        skip(
+            "kernel::targets",
+            &format!(
+                "there is no compiler here for a program built with {}",
+                options.join(" ")
+            ),
+        );
+        return None;
+    }
+    let program = scratch.file("known");
+    std::fs::copy(Path::new(&compiled).join("known"), &program).unwrap();
+    Some(program)
+}
+
+/// The plain program.
+fn plain(scratch: &Scratch) -> PathBuf {
+    build(scratch, &[]).expect("without options it can always be had")
+}
+
+/// The libc and the loader that the plain program runs with. (The test itself may be a static program.)
+fn libc_and_loader() -> (PathBuf, PathBuf) {
+    let scratch = Scratch::new();
+    let mut program = Talker::start(&mut Command::new(plain(&scratch)));
+    assert_eq!(program.line(), "ready");
+    let target = Target::of_pid(program.pid()).unwrap();
+    let path = |role| PathBuf::from(&target.modules.iter().find(|module| module.role == role).unwrap().path);
+    (path(ModuleRole::Libc), path(ModuleRole::Loader))
+}
+
+/// Calls that glibc adds to a program's: the first allocation of all passes malloc twice in old releases (said in the
+/// plan's limits).
+fn own_calls(plan: &ProbePlan) -> u64 {
+    u64::from(
+        plan.limits
+            .iter()
+            .any(|limit| limit.contains("passes malloc's entry twice")),
+    )
 }
 
 /// Traces a running program from `ready` to `done`; `between` is done to the world before the attach.
@@ -58,12 +107,7 @@ fn trace(session: &mut Session, program: &mut Talker) {
     program.go_on();
     assert_eq!(program.line(), "done.");
     let totals = session.totals(program.pid()).unwrap();
-    // The first allocation of all, which passes malloc twice in old releases (said in the plan's limits).
-    let first_twice = plan
-        .limits
-        .iter()
-        .any(|limit| limit.contains("passes malloc's entry twice"));
-    assert_counted(&totals, u64::from(first_twice));
+    assert_counted(&totals, own_calls(&plan));
     // The kernel's idea of the load address is that of the maps.
     if let Some(base) = session.libc_base(program.pid()) {
         assert_eq!(base, target.libc.unwrap().base);
@@ -78,7 +122,9 @@ fn programs_at_fixed_addresses_and_static_ones() {
     }
     for options in [&["-no-pie"][..], &["-static"], &["-static-pie"]] {
         let scratch = Scratch::new();
-        check(&mut Command::new(build(&scratch, options)), |_| ());
+        if let Some(program) = build(&scratch, options) {
+            check(&mut Command::new(program), |_| ());
+        }
     }
 }
 
@@ -95,7 +141,7 @@ fn every_release_of_glibc_at_hand() {
         );
     };
     let scratch = Scratch::new();
-    let program = cc::compile("known", Kind::Program, Some(oldest), &scratch);
+    let program = cc::build_for(oldest, "known", KNOWN, &scratch);
     for release in &releases {
         let words = release.runner(None);
         check(Command::new(&words[0]).args(&words[1..]).arg(&program), |_| ());
@@ -105,12 +151,10 @@ fn every_release_of_glibc_at_hand() {
 /// Runs with a copy of the libc in the scratch directory.
 fn with_own_libc(scratch: &Scratch) -> (PathBuf, Command) {
     let library = scratch.file("libc.so.6");
-    std::fs::copy(system_libc(), &library).unwrap();
-    let mut command = Command::new(system_loader());
-    command
-        .arg("--library-path")
-        .arg(scratch.path())
-        .arg(build(scratch, &[]));
+    let (libc, loader) = libc_and_loader();
+    std::fs::copy(libc, &library).unwrap();
+    let mut command = Command::new(loader);
+    command.arg("--library-path").arg(scratch.path()).arg(plain(scratch));
     (library, command)
 }
 
@@ -127,7 +171,7 @@ fn a_libc_deleted_or_replaced_while_the_program_runs() {
     let (library, mut command) = with_own_libc(&scratch);
     check(&mut command, |pid| {
         std::fs::remove_file(&library).unwrap();
-        std::fs::copy(system_libc(), &library).unwrap();
+        std::fs::copy(libc_and_loader().0, &library).unwrap();
         let opened = Target::of_pid(pid).unwrap().libc.unwrap().opened;
         assert!(opened.to_string_lossy().contains("map_files"), "{}", opened.display());
     });
@@ -141,12 +185,14 @@ fn a_process_in_another_root_and_mount_namespace() {
     for unshare in [false, true] {
         let scratch = Scratch::new();
         let root = scratch.file("root");
-        for path in [system_libc().as_path(), system_loader()] {
-            let copy = root.join(path.strip_prefix("/").unwrap());
+        let (libc, loader) = libc_and_loader();
+        // A program names its loader by a path that may be a link.
+        for (file, name) in [(&libc, &libc), (&loader, &loader), (&loader, &PathBuf::from(LOADER))] {
+            let copy = root.join(name.strip_prefix("/").unwrap());
             std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
-            std::fs::copy(path, copy).unwrap();
+            std::fs::copy(file, copy).unwrap();
         }
-        std::fs::copy(build(&scratch, &[]), root.join("known")).unwrap();
+        std::fs::copy(plain(&scratch), root.join("known")).unwrap();
         let into = CString::new(root.to_str().unwrap()).unwrap();
         let mut command = Command::new("/known");
         // SAFETY: system calls that are safe between fork and exec, with a string made before.
@@ -172,7 +218,7 @@ fn a_process_whose_user_namespace_and_user_are_others() {
         return;
     }
     let scratch = Scratch::new();
-    let program = build(&scratch, &[]);
+    let program = plain(&scratch);
     check(Command::new(&program).uid(65_534).gid(65_534), |_| ());
     let mut command = Command::new(&program);
     // SAFETY: a system call that is safe between fork and exec.
@@ -185,11 +231,11 @@ fn a_process_whose_user_namespace_and_user_are_others() {
     check(&mut command, |_| ());
 }
 
-/// Adds what is known at each moment, as the command line does.
-fn spawn(session: &mut Session, command: &[OsString], user: Option<&str>) -> (Spawned, Vec<Moment>) {
-    let moments = RefCell::new(Vec::new());
+/// Adds what is known at each moment, as the command line does; the plan is that of its libc.
+fn spawn(session: &mut Session, command: &[OsString], user: Option<&str>) -> (Spawned, Vec<Moment>, ProbePlan) {
+    let (mut moments, mut known) = (Vec::new(), None);
     let spawned = Spawned::start(command, user, |pid, moment| {
-        moments.borrow_mut().push(moment);
+        moments.push(moment);
         match moment {
             Moment::BeforeExec => {}
             Moment::Executed => {
@@ -198,11 +244,12 @@ fn spawn(session: &mut Session, command: &[OsString], user: Option<&str>) -> (Sp
             Moment::LibcMapped => {
                 let (target, plan) = target(pid);
                 session.add(&target, Some(&plan), false, Begin::Now)?;
+                known = Some(plan);
             }
         }
         Ok(())
     });
-    (spawned.unwrap(), moments.into_inner())
+    (spawned.unwrap(), moments, known.expect("its libc has been mapped"))
 }
 
 #[test]
@@ -212,16 +259,16 @@ fn a_command_is_counted_from_its_first_allocation() {
     }
     for (options, user) in [(&[][..], None), (&[][..], Some("nobody")), (&["-static"][..], None)] {
         let scratch = Scratch::new();
-        let program = build(&scratch, options);
+        let Some(program) = build(&scratch, options) else {
+            continue;
+        };
         with_session(|_, session| {
-            let (mut child, moments) = spawn(session, &[program.into(), "at once".into()], user);
+            let (mut child, moments, plan) = spawn(session, &[program.into(), "at once".into()], user);
             assert_eq!(moments, [Moment::BeforeExec, Moment::Executed, Moment::LibcMapped]);
             assert!(child.wait().unwrap().success());
-            // What glibc does for itself before main: none in a shared one, a few blocks in a static one.
-            assert_counted(
-                &session.totals(child.pid()).unwrap(),
-                if options.is_empty() { 0 } else { 32 },
-            );
+            // A static glibc allocates some blocks for itself before main.
+            let before_main = if options.is_empty() { 0 } else { 32 };
+            assert_counted(&session.totals(child.pid()).unwrap(), own_calls(&plan) + before_main);
         });
     }
 }
@@ -232,7 +279,7 @@ fn a_trace_goes_on_with_the_few_capabilities_that_are_kept() {
         return;
     }
     let scratch = Scratch::new();
-    let program = build(&scratch, &[]);
+    let program = plain(&scratch);
     let start = || {
         let mut program = Talker::start(Command::new(&program).uid(65_534));
         assert_eq!(program.line(), "ready");

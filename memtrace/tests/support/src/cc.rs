@@ -51,6 +51,23 @@ pub fn compile(name: &str, kind: Kind, oldest: Option<&Release>, scratch: &Scrat
     output
 }
 
+/// Compiles `source` to `name` in `scratch` so that it runs under every release from `oldest` on.
+pub fn build_for(oldest: &Release, name: &str, source: &str, scratch: &Scratch) -> PathBuf {
+    let text = scratch.file(&format!("{name}.c"));
+    let output = scratch.file(name);
+    std::fs::write(&text, source).expect("writing a C source");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-w", "-fno-builtin", "-o"]).arg(&output).arg(&text);
+    link_against(&mut cc, oldest);
+    let result = cc.output().expect("starting cc");
+    assert!(
+        result.status.success(),
+        "compiling {name}: {}",
+        String::from_utf8_lossy(&result.stderr)
+    );
+    output
+}
+
 /// Compiles `source` with `compiler` to `name` in `scratch`; what it says where it refuses or is not installed.
 pub fn build(compiler: &str, name: &str, source: &str, options: &[&str], scratch: &Scratch) -> Result<PathBuf, String> {
     let text = scratch.file(&format!("{name}.c"));
