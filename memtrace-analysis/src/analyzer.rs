@@ -44,7 +44,7 @@ impl Analyzer {
         for event in self.sequence.waiting() {
             story.apply(&event);
         }
-        story.place_rest();
+        story.outside.guess_rest();
         assemble::report(&story, self.sequence.late())
     }
 

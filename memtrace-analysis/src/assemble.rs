@@ -29,7 +29,7 @@ pub fn report(story: &Story, late_events: u64) -> Report {
         trims: story.trims.reports().cloned().collect(),
         trims_omitted: story.trims.omitted(),
         threshold: story.threshold.report(),
-        direct: story.direct.report(),
+        direct: story.outside.book.report(),
         findings: alloc::vec::Vec::new(),
     };
     report.findings = finding::findings(&report);

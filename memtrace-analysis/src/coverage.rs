@@ -69,10 +69,7 @@ fn not_seen(story: &Story) -> Vec<String> {
         story.threads.not_followed(),
         "system calls of threads beyond those followed",
     );
-    say(
-        story.growth.report().steps_omitted,
-        "growths are counted but not listed",
-    );
+    say(story.growth.omitted(), "growths are counted but not listed");
     say(
         story.ledger.blocks_from_before(),
         "blocks or more were freed that had been allocated before the trace began",

@@ -46,6 +46,9 @@ pub fn classify(syscall: &Syscall, in_handler: bool, modules: &Modules, regions:
             verdict(DirectKind::Unknown)
         };
     };
+    if is_loader(module) {
+        return verdict(DirectKind::Loader);
+    }
     let generates_code = makes_code(syscall);
     let is_break = syscall.kind == SyscallKind::Brk;
     verdict(match module.role {
@@ -59,20 +62,29 @@ pub fn classify(syscall: &Syscall, in_handler: bool, modules: &Modules, regions:
     })
 }
 
+/// Words of the stack in which the return address of a system call's wrapper is looked for: it is the first one, or
+/// stands behind the registers that the wrapper saves.
+const WRAPPER_WORDS: usize = 4;
+
 /// The module that made the call: whoever called libc's wrapper, or the code itself.
 fn caller<'a>(syscall: &Syscall, modules: &'a Modules) -> Option<&'a Module> {
     let at = modules.find(syscall.ip?)?;
     if at.role != ModuleRole::Libc {
         return Some(at);
     }
-    // The wrapper is a leaf: the first word is its return address. sbrk stands between brk and its caller, and the
-    // words between are saved registers.
-    let mut code = syscall.stack.iter().filter_map(|word| modules.find(*word));
+    let mut code = syscall.stack.iter().map(|word| modules.find(*word));
     let first = match syscall.kind {
-        SyscallKind::Brk => code.find(|module| module.role != ModuleRole::Libc),
-        _ => syscall.stack.first().and_then(|word| modules.find(*word)),
+        // sbrk stands between brk and its caller.
+        SyscallKind::Brk => code.flatten().find(|module| module.role != ModuleRole::Libc),
+        _ => code.by_ref().take(WRAPPER_WORDS).flatten().next(),
     };
     Some(first.unwrap_or(at))
+}
+
+/// A dynamic loader, also where it was started as a program of its own (`ld.so ./program`).
+fn is_loader(module: &Module) -> bool {
+    let name = module.path.rsplit('/').next().unwrap_or_default();
+    module.role == ModuleRole::Loader || name.starts_with("ld-linux") || name.starts_with("ld-2.") || name == "ld.so"
 }
 
 fn is_thread_stack(syscall: &Syscall, regions: &Regions) -> bool {
@@ -179,5 +191,131 @@ impl DirectBook {
             net_bytes: sums.net_bytes,
         };
         self.groups.iter().map(group).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Attribution, Snapshot};
+
+    const PROGRAM: u64 = 0x1_0000;
+    const LIBC: u64 = 0x2_0000;
+    const LOADER: u64 = 0x3_0000;
+    const JEMALLOC: u64 = 0x4_0000;
+    const JIT: u64 = 0x5_0000;
+    const DATA: u64 = 0x9_0000;
+
+    fn modules() -> Modules {
+        let module = |start: u64, path: &str, role| Module {
+            start,
+            end: start + 0x1000,
+            path: path.to_string(),
+            role,
+        };
+        let mut modules = Modules::default();
+        modules.learn(&[
+            module(PROGRAM, "/bin/program", ModuleRole::Program),
+            module(LIBC, "/lib/libc.so.6", ModuleRole::Libc),
+            module(LOADER, "/lib/ld-linux-x86-64.so.2", ModuleRole::Program),
+            module(JEMALLOC, "/lib/libjemalloc.so.2", ModuleRole::Allocator),
+            module(JIT, "", ModuleRole::Anonymous),
+        ]);
+        modules
+    }
+
+    fn syscall(kind: SyscallKind, args: [u64; 6], ip: Option<u64>, stack: &[u64]) -> Syscall {
+        let mut words = [0; 8];
+        words[..stack.len()].copy_from_slice(stack);
+        Syscall {
+            kind,
+            args,
+            result: 0,
+            enter_ns: 0,
+            attribution: Attribution::None,
+            frame: None,
+            ip,
+            stack: words,
+            heap: None,
+            snapshot: Snapshot::default(),
+            resident_bytes: None,
+        }
+    }
+
+    const ANONYMOUS: u64 = mman::MAP_ANONYMOUS | 2;
+
+    #[test]
+    fn whose_code_made_the_call_tells_its_kind() {
+        use DirectKind::*;
+        let map = |prot| [0, 4096, prot, ANONYMOUS, u64::MAX, 0];
+        let cases = [
+            (SyscallKind::Mmap, map(3), LIBC, &[PROGRAM][..], Program),
+            // A wrapper that saves registers first.
+            (SyscallKind::Mmap, map(3), LIBC, &[DATA, 7, PROGRAM], Program),
+            (SyscallKind::Mmap, map(3), LIBC, &[LIBC, PROGRAM], Libc),
+            (SyscallKind::Mmap, map(3), LIBC, &[JEMALLOC], OtherAllocator),
+            (SyscallKind::Mmap, map(3), JEMALLOC, &[PROGRAM], OtherAllocator),
+            (SyscallKind::Mmap, map(3), LOADER, &[], Loader),
+            (SyscallKind::Mmap, map(3), JIT, &[], Runtime),
+            (SyscallKind::Mmap, map(7), LIBC, &[PROGRAM], Runtime),
+            (
+                SyscallKind::Mprotect,
+                [DATA, 4096, 5, 0, 0, 0],
+                LIBC,
+                &[PROGRAM],
+                Runtime,
+            ),
+            (
+                SyscallKind::Brk,
+                [DATA, 0, 0, 0, 0, 0],
+                LIBC,
+                &[LIBC, 1, LIBC, PROGRAM],
+                ProgramBreak,
+            ),
+            (SyscallKind::Brk, [DATA, 0, 0, 0, 0, 0], LIBC, &[LIBC], Libc),
+            (SyscallKind::Mmap, map(3), DATA, &[], Unknown),
+        ];
+        for (kind, args, ip, stack, expected) in cases {
+            let call = syscall(kind, args, Some(ip), stack);
+            let verdict = classify(&call, false, &modules(), &Regions::default()).unwrap();
+            assert_eq!(verdict.kind, expected, "{call:?}");
+            let in_handler = classify(&call, true, &modules(), &Regions::default()).unwrap();
+            assert_eq!(in_handler.kind, SignalHandler);
+        }
+    }
+
+    #[test]
+    fn thread_stacks_are_known_by_flag_and_later_by_place() {
+        let mut regions = Regions::default();
+        let map = syscall(
+            SyscallKind::Mmap,
+            [0, 8 << 20, 0, ANONYMOUS | mman::MAP_STACK, 0, 0],
+            None,
+            &[],
+        );
+        assert_eq!(
+            classify(&map, false, &Modules::default(), &regions).unwrap().kind,
+            DirectKind::ThreadStack
+        );
+        regions.insert(DATA, 8 << 20, RegionKind::ThreadStack);
+        let unmap = syscall(SyscallKind::Munmap, [DATA, 8 << 20, 0, 0, 0, 0], Some(LIBC), &[LIBC]);
+        assert_eq!(
+            classify(&unmap, false, &modules(), &regions).unwrap().kind,
+            DirectKind::ThreadStack
+        );
+    }
+
+    #[test]
+    fn without_modules_the_answer_waits_or_is_guessed() {
+        let code = syscall(SyscallKind::Mmap, [0, 4096, 5, 2, 3, 0], Some(LOADER), &[]);
+        assert_eq!(classify(&code, false, &Modules::default(), &Regions::default()), None);
+        let mut origins = Origins::default();
+        assert_eq!(origins.guess(&code, false).kind, DirectKind::Unknown);
+        origins.direct_call(&code);
+        assert_eq!(origins.guess(&code, false).kind, DirectKind::Loader);
+        origins.allocator_call(&syscall(SyscallKind::Brk, [0; 6], Some(0x7000_0000), &[]));
+        let from_libc = |stack: &[u64]| syscall(SyscallKind::Mmap, [0; 6], Some(0x7000_1000), stack);
+        assert_eq!(origins.guess(&from_libc(&[0x7000_2000]), false).kind, DirectKind::Libc);
+        assert_eq!(origins.guess(&from_libc(&[PROGRAM]), false).kind, DirectKind::Program);
     }
 }

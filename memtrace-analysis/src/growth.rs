@@ -133,6 +133,11 @@ impl GrowthBook {
         self.by_kind.get(&kind).copied().unwrap_or_default()
     }
 
+    /// Growths that are counted but not listed.
+    pub const fn omitted(&self) -> u64 {
+        self.steps.omitted()
+    }
+
     /// Growths of all kinds.
     pub fn count(&self) -> u64 {
         self.by_kind

@@ -72,3 +72,85 @@ impl Ledger {
             .saturating_sub(self.latest.freed_blocks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Allocate,
+        /// Of a block that was there before the trace, or of one from during it.
+        Free {
+            before: bool,
+        },
+        Look,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            2 => Just(Op::Allocate),
+            2 => any::<bool>().prop_map(|before| Op::Free { before }),
+            1 => Just(Op::Look),
+        ]
+    }
+
+    proptest! {
+        /// The naive model knows each block; the ledger sees totals alone, from time to time, and must never claim more
+        /// than is true.
+        #[test]
+        fn it_never_contradicts_a_model_that_knows_each_block(old in 0u64..10, ops in vec(op(), 0..200)) {
+            let mut ledger = Ledger::default();
+            let (mut old_left, mut live) = (old, 0u64);
+            let mut now = Snapshot::default();
+            for op in ops.into_iter().chain([Op::Look]) {
+                match op {
+                    Op::Allocate => {
+                        now.allocated_blocks += 1;
+                        now.allocated_bytes += 10;
+                        live += 1;
+                    }
+                    Op::Free { before } => {
+                        let pool = if before { &mut old_left } else { &mut live };
+                        if *pool > 0 {
+                            *pool -= 1;
+                            now.freed_blocks += 1;
+                            now.freed_bytes += 32;
+                        }
+                    }
+                    Op::Look => {
+                        ledger.observe(&now);
+                        prop_assert!(ledger.blocks_from_before() <= old - old_left);
+                        prop_assert!(ledger.live_blocks(0) <= live);
+                        if old == 0 {
+                            prop_assert_eq!(ledger.live_blocks(0), live, "seen from its birth it is exact");
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(*ledger.latest(), now);
+        }
+
+        #[test]
+        fn the_order_of_looks_does_not_matter(blocks in vec(0u64..1000, 1..20), order in any::<u64>()) {
+            let looks: Vec<Snapshot> = blocks
+                .iter()
+                .scan(0, |sum, more| {
+                    *sum += more;
+                    Some(Snapshot { allocated_blocks: *sum, freed_blocks: *sum / 2, ..Snapshot::default() })
+                })
+                .collect();
+            let mut shuffled = looks.clone();
+            shuffled.rotate_left((order % looks.len() as u64) as usize);
+            let read = |looks: &[Snapshot]| {
+                let mut ledger = Ledger::default();
+                looks.iter().for_each(|look| ledger.observe(look));
+                (*ledger.latest(), ledger.blocks_from_before())
+            };
+            prop_assert_eq!(read(&looks), read(&shuffled));
+        }
+    }
+}

@@ -53,6 +53,7 @@ mod ledger;
 pub mod live;
 mod meaning;
 mod modules;
+mod outside;
 mod owner;
 mod predict;
 mod regions;

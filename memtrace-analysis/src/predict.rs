@@ -234,11 +234,8 @@ fn main_piece(known: &Known) -> Result<Vec<Way>, &'static str> {
     let page = known.page_size;
     let why = "the break could not be moved, so the main arena maps memory piece by piece";
     let mut all = Vec::new();
-    if known
-        .version
-        .is_none_or(|version| version >= Version { major: 2, minor: 35 })
-    {
-        let piece = |top| move |chunk| rule::main_piece_since_2_35(chunk, top_pad, top, page);
+    if known.version.is_none_or(version::rounds_first_piece) {
+        let piece = |top| move |chunk| rule::main_piece_of_2_35(chunk, top_pad, top, page);
         all.extend(ways(known, Some(why), piece(None)));
         all.extend(ways(known, Some(why), piece(Some(top))));
     }

@@ -157,3 +157,55 @@ impl Regions {
         self.break_exact = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    fn op() -> impl Strategy<Value = (Option<RegionKind>, u64, u64)> {
+        let kind = select(alloc::vec![
+            None,
+            Some(RegionKind::MappedBlock),
+            Some(RegionKind::ThreadStack),
+            Some(RegionKind::ArenaHeap),
+        ]);
+        (kind, 0u64..40, 0u64..20)
+    }
+
+    proptest! {
+        /// The naive model: each address has a kind or none.
+        #[test]
+        fn each_address_is_what_was_done_to_it_last(ops in vec(op(), 0..60)) {
+            let mut regions = Regions::default();
+            let mut model = [None; 64];
+            for (kind, start, bytes) in ops {
+                let range = start as usize..(start + bytes) as usize;
+                match kind {
+                    Some(kind) => regions.insert(start, bytes, kind),
+                    None => {
+                        let removed: u64 = regions.remove(start, bytes).iter().map(Region::bytes).sum();
+                        let known = model[range.clone()].iter().flatten().count() as u64;
+                        prop_assert_eq!(removed, known);
+                    }
+                }
+                model[range].fill(kind);
+                for (address, kind) in model.iter().enumerate() {
+                    prop_assert_eq!(regions.find(address as u64).map(|region| region.kind), *kind);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernels_word_on_the_break_beats_the_mapping() {
+        let mut regions = Regions::default();
+        regions.suggest_break(Some(0x2000));
+        assert_eq!((regions.break_end(), regions.break_exact()), (Some(0x2000), false));
+        regions.set_break(0x1800);
+        regions.suggest_break(Some(0x2000));
+        assert_eq!((regions.break_end(), regions.break_exact()), (Some(0x1800), true));
+    }
+}

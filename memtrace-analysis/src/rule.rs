@@ -74,9 +74,9 @@ pub fn main_piece(chunk: u64, top_pad: u64, contiguous_top: u64, page_size: u64)
     Some(round_up(step.checked_add(contiguous_top)?, page_size)?.max(MAIN_PIECE))
 }
 
-/// As [`main_piece`], from glibc 2.35 on: 1 MiB is what the first piece is rounded up to, and later ones are not (the
-/// two sizes change places on their way into sysmalloc_mmap_fallback).
-pub fn main_piece_since_2_35(chunk: u64, top_pad: u64, contiguous_top: Option<u64>, page_size: u64) -> Option<u64> {
+/// As [`main_piece`], in glibc 2.35 to 2.40: 1 MiB is what the first piece is rounded up to, and later ones are not (two
+/// arguments change places on their way into sysmalloc_mmap_fallback; seen in 2.36, gone in 2.41).
+pub fn main_piece_of_2_35(chunk: u64, top_pad: u64, contiguous_top: Option<u64>, page_size: u64) -> Option<u64> {
     match contiguous_top {
         Some(top) => round_up(
             break_step(chunk, top_pad, top, page_size)?.checked_add(top)?,

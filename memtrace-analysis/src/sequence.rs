@@ -60,3 +60,95 @@ impl Sequence {
         self.late
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn event(time_ns: u64, tid: u32) -> Event {
+        Event {
+            time_ns,
+            pid: 1,
+            tid,
+            kind: EventKind::Tick,
+        }
+    }
+
+    fn passed(sequence: &mut Sequence) -> Vec<(u64, u32)> {
+        core::iter::from_fn(|| sequence.next_ready())
+            .map(|event| (event.time_ns, event.tid))
+            .collect()
+    }
+
+    /// Everything that comes out when `times` go in, what waits at the end included.
+    fn through(times: &[u64]) -> (Vec<(u64, u32)>, u64) {
+        let mut sequence = Sequence::default();
+        let mut out = Vec::new();
+        for (number, time) in times.iter().enumerate() {
+            sequence.push(event(*time, number as u32));
+            out.extend(passed(&mut sequence));
+        }
+        out.extend(sequence.waiting().iter().map(|event| (event.time_ns, event.tid)));
+        (out, sequence.late())
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_or_doubled(times in vec(any::<u64>(), 0..50)) {
+            let (mut out, _) = through(&times);
+            out.sort_by_key(|(_, number)| *number);
+            let expected: Vec<(u64, u32)> = times.iter().copied().zip(0..).collect();
+            prop_assert_eq!(out, expected);
+        }
+
+        #[test]
+        fn disorder_within_the_window_is_put_right(
+            steps in vec((0u64..WINDOW_NS / 4, 0u64..WINDOW_NS), 0..300),
+        ) {
+            // True times go up; each arrives late by less than the window.
+            let mut clock = 0;
+            let mut arrivals: Vec<(u64, u64)> = steps
+                .iter()
+                .map(|(step, delay)| {
+                    clock += step;
+                    (clock + delay, clock)
+                })
+                .collect();
+            arrivals.sort();
+            let times: Vec<u64> = arrivals.iter().map(|(_, time)| *time).collect();
+            let (out, late) = through(&times);
+            prop_assert!(out.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+            prop_assert_eq!(late, 0);
+            // Equal times keep the order of their arrival.
+            prop_assert!(out.windows(2).all(|pair| pair[0].0 < pair[1].0 || pair[0].1 < pair[1].1));
+        }
+    }
+
+    #[test]
+    fn the_end_sets_everything_free() {
+        let mut sequence = Sequence::default();
+        sequence.push(event(10, 1));
+        sequence.push(event(5, 2));
+        assert_eq!(passed(&mut sequence), []);
+        let end = EventKind::End {
+            reason: crate::event::EndReason::TimeUp,
+        };
+        sequence.push(Event {
+            kind: end,
+            ..event(11, 3)
+        });
+        assert_eq!(passed(&mut sequence), [(5, 2), (10, 1), (11, 3)]);
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let mut sequence = Sequence::default();
+        for number in 0..10 * MAX_WAITING {
+            sequence.push(event(7, number as u32));
+            passed(&mut sequence);
+        }
+        assert_eq!(sequence.waiting().len(), MAX_WAITING);
+    }
+}

@@ -257,3 +257,158 @@ impl ThresholdBook {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    const DEFAULT: (u64, u64) = (DEFAULT_THRESHOLD, DEFAULT_THRESHOLD);
+
+    fn values((mmap_threshold, trim_threshold): (u64, u64)) -> Thresholds {
+        Thresholds {
+            mmap_threshold,
+            trim_threshold,
+            top_pad: 131_072,
+            dynamic: None,
+        }
+    }
+
+    enum Op {
+        /// A mapped chunk of so many bytes is freed; what is read at its munmap.
+        Freed(u64, Option<(u64, u64)>),
+        Read((u64, u64)),
+    }
+    use Op::{Freed, Read};
+
+    struct Expected<'a> {
+        mmap: &'a [u64],
+        last_cause: &'a str,
+        agrees: Option<bool>,
+        dynamic: Option<bool>,
+    }
+
+    fn check(ops: &[Op], expected: Expected) {
+        let mut book = ThresholdBook::default();
+        book.begin(0, None, true);
+        for (time, op) in (1..).zip(ops) {
+            match op {
+                Freed(chunk, read) => {
+                    let read = read.map(values);
+                    book.mapped_chunk_freed(time, *chunk, read.as_ref());
+                    if let Some(read) = read {
+                        book.read(time, &read, false);
+                    }
+                }
+                Read(read) => book.read(time, &values(*read), false),
+            }
+        }
+        let report = book.report();
+        let mmap: Vec<u64> = report.history.iter().map(|change| change.mmap_threshold).collect();
+        let cause = &report.history.last().unwrap().cause;
+        assert_eq!(mmap, expected.mmap);
+        assert!(cause.contains(expected.last_cause), "{cause}");
+        assert_eq!(
+            (report.agrees_with_process, report.dynamic),
+            (expected.agrees, expected.dynamic)
+        );
+    }
+
+    #[test]
+    fn a_free_that_is_read_back_is_confirmed() {
+        check(
+            &[Read(DEFAULT), Freed(2_101_248, Some((2_101_248, 4_202_496)))],
+            Expected {
+                mmap: &[DEFAULT_THRESHOLD, 2_101_248],
+                last_cause: "free of a mapped block of 2,101,248 bytes",
+                agrees: Some(true),
+                dynamic: Some(true),
+            },
+        );
+    }
+
+    #[test]
+    fn without_books_the_rule_alone_is_followed() {
+        let expected = |mmap| Expected {
+            mmap,
+            last_cause: "",
+            agrees: None,
+            dynamic: None,
+        };
+        check(
+            &[Freed(266_240, None), Freed(200_704, None)],
+            expected(&[DEFAULT_THRESHOLD, 266_240]),
+        );
+        // 32 MiB and more raise nothing.
+        check(&[Freed(32 << 20, None)], expected(&[DEFAULT_THRESHOLD]));
+        check(
+            &[Freed((32 << 20) - 4096, None)],
+            expected(&[DEFAULT_THRESHOLD, (32 << 20) - 4096]),
+        );
+    }
+
+    #[test]
+    fn a_free_that_changes_nothing_tells_that_a_knob_was_set() {
+        check(
+            &[Read(DEFAULT), Freed(266_240, Some(DEFAULT))],
+            Expected {
+                mmap: &[DEFAULT_THRESHOLD],
+                last_cause: "at the start",
+                agrees: Some(true),
+                dynamic: Some(false),
+            },
+        );
+    }
+
+    #[test]
+    fn another_threads_look_may_show_the_change_first() {
+        check(
+            &[
+                Read(DEFAULT),
+                Read((266_240, 532_480)),
+                Freed(266_240, Some((266_240, 532_480))),
+            ],
+            Expected {
+                mmap: &[DEFAULT_THRESHOLD, 266_240],
+                last_cause: "free of a mapped block of 266,240 bytes",
+                agrees: Some(true),
+                dynamic: Some(true),
+            },
+        );
+    }
+
+    #[test]
+    fn a_change_that_nothing_explains_is_said_to_be_one() {
+        check(
+            &[Read(DEFAULT), Read((65_536, 131_072 * 3))],
+            Expected {
+                mmap: &[DEFAULT_THRESHOLD, 65_536],
+                last_cause: "mallopt",
+                agrees: Some(false),
+                dynamic: Some(false),
+            },
+        );
+        check(
+            &[Read(DEFAULT), Read((266_240, 532_480))],
+            Expected {
+                mmap: &[DEFAULT_THRESHOLD, 266_240],
+                last_cause: "a free that was not seen, or mallopt",
+                agrees: Some(false),
+                dynamic: None,
+            },
+        );
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (2_101_248, "2,101,248"),
+            (100_000, "100,000"),
+        ] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+}

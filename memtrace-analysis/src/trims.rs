@@ -136,3 +136,74 @@ impl TrimBook {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Snapshot;
+    use alloc::vec::Vec;
+
+    fn trim(call: u64, resident: u64, result: Option<i32>) -> Trim {
+        Trim {
+            pad: 0,
+            result,
+            call,
+            resident_bytes: Some(resident),
+            heap: None,
+            snapshot: Snapshot::default(),
+        }
+    }
+
+    fn returned(way: ReturnWay, bytes: u64) -> Return {
+        Return {
+            way,
+            start: 0,
+            bytes,
+            remains: None,
+        }
+    }
+
+    #[test]
+    fn a_call_is_the_sum_of_what_happened_in_its_course() {
+        let mut book = TrimBook::default();
+        assert_eq!(book.begin(1, 7, &trim(3, 100, None), Some(1000)), None);
+        book.returned(2, 7, 3, 0, &returned(ReturnWay::BreakDown, 400));
+        book.returned(3, 7, 3, 0, &returned(ReturnWay::PagesAdvised, 50));
+        book.returned(4, 7, 3, 0, &returned(ReturnWay::PagesAdvised, 60));
+        let done = book.end(5, 7, &trim(3, 40, Some(1)), Some(600)).unwrap();
+        assert_eq!((done.returned_bytes, done.break_lowered_bytes), (510, 400));
+        assert_eq!((done.madvised_bytes, done.madvise_calls), (110, 2));
+        assert_eq!(
+            done.after,
+            Some(TrimSide {
+                break_end: Some(600),
+                resident_bytes: Some(40)
+            })
+        );
+        assert_eq!(done.end_ns, Some(5));
+        assert_eq!(book.reports().collect::<Vec<_>>(), [&done]);
+    }
+
+    #[test]
+    fn a_return_that_was_not_seen_leaves_the_end_open() {
+        let mut book = TrimBook::default();
+        book.begin(1, 7, &trim(3, 100, None), None);
+        // The next call of the thread shows that the first one is over.
+        let first = book.begin(9, 7, &trim(5, 90, None), None).unwrap();
+        assert_eq!((first.after, first.end_ns), (None, None));
+        assert_eq!(book.reports().count(), 2);
+        assert_eq!(
+            book.end(9, 8, &trim(5, 90, None), None),
+            None,
+            "another thread's return is none of this one's"
+        );
+    }
+
+    #[test]
+    fn a_call_whose_entry_was_lost_begins_with_its_first_system_call() {
+        let mut book = TrimBook::default();
+        book.returned(2, 7, 3, 64, &returned(ReturnWay::BreakDown, 400));
+        let reports: Vec<_> = book.reports().collect();
+        assert_eq!((reports[0].pad, reports[0].returned_bytes), (64, 400));
+    }
+}

@@ -62,6 +62,11 @@ pub fn mapping_overhead(version: Option<Version>) -> u64 {
     }
 }
 
+/// Only the first piece that the main arena maps is rounded up to a MiB.
+pub fn rounds_first_piece(version: Version) -> bool {
+    version.at_least(35) && !version.at_least(41)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -308,7 +308,7 @@ impl Program {
         let bytes = self.page_end(missing);
         let Some(from) = self.brk(tid, self.break_end.saturating_add(bytes)) else {
             let whole = bytes.saturating_add(if self.main.apart { 0 } else { self.main.top_size });
-            let bytes = match (self.layout().minor >= 35, self.main.apart) {
+            let bytes = match (version::rounds_first_piece(self.layout()), self.main.apart) {
                 // Only the first piece is rounded up to a MiB.
                 (true, true) => bytes,
                 (true, false) => whole.checked_next_multiple_of(1 << 20)?,
