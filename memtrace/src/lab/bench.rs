@@ -5,6 +5,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use memtrace_analysis::glibc::look::Look as Explained;
+
+use crate::inspect;
 
 use super::run::{self, Command, Run};
 use super::trace::{Traced, Tracer};
@@ -25,11 +28,17 @@ pub struct Settings {
     pub allow_drop_caches: bool,
 }
 
+/// A run of brk-steps, with a walk through its heap when all is freed.
+pub struct BrkSteps {
+    pub run: Run,
+    pub freed: Result<Explained, String>,
+}
+
 pub struct Bench {
     pub settings: Settings,
     /// Why there is none, where that is so.
     tracer: Result<Tracer, String>,
-    brk_steps: OnceCell<Run>,
+    brk_steps: OnceCell<BrkSteps>,
     brk_steps_traced: OnceCell<Traced>,
     pairs: OnceCell<Run>,
     pairs_without_threshold: OnceCell<Run>,
@@ -79,8 +88,17 @@ impl Bench {
     }
 
     /// 10,000 blocks of 64 bytes: the subject of the first four experiments.
-    pub fn brk_steps(&self) -> Result<&Run> {
-        once(&self.brk_steps, || run::run(&self.program("brk-steps")))
+    pub fn brk_steps(&self) -> Result<&BrkSteps> {
+        once(&self.brk_steps, || {
+            let mut freed = Err("the program did not come to its frees".to_string());
+            let run = run::run_with(&self.program("brk-steps"), |stop, pid| {
+                if stop.line.name == "freed" {
+                    freed = inspect::look(pid).map_err(|error| format!("{error:#}"));
+                }
+                Ok(())
+            })?;
+            Ok(BrkSteps { run, freed })
+        })
     }
 
     /// The same, traced.

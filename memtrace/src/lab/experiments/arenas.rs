@@ -7,7 +7,7 @@ use crate::lab::bench::Bench;
 use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
-use crate::lab::run::{self, Run};
+use crate::lab::run::{self, Books, Run};
 use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
 
@@ -70,8 +70,9 @@ fn measure(bench: &Bench) -> Result<Measured> {
     let default = run::run(&program(threads))?;
     let limited = run::run(&program(threads).env("MALLOC_ARENA_MAX", "2"))?;
     let mut measured = Measured::default();
-    match (arenas(&default), arenas(&limited)) {
-        (Some(default), Some(limited)) => {
+    match (books(&default), books(&limited)) {
+        (Some(default_books), Some(limited)) => {
+            let (default, limited) = (default_books.arenas as f64, limited.arenas as f64);
             let per_processor = default / processors as f64;
             measured.count(
                 "arenas_per_processor",
@@ -81,7 +82,7 @@ fn measure(bench: &Bench) -> Result<Measured> {
             );
             measured.because(
                 "arenas_per_processor",
-                format!("{threads} threads on {processors} processors made {default} arenas: this glibc counts processors otherwise"),
+                why_so_many(threads, processors, default as u64, default_books.arena_test),
             );
             measured.count("arenas", format!("arenas of {threads} threads"), default, Unit::Count);
             measured.count("arenas_limited", "arenas with MALLOC_ARENA_MAX=2", limited, Unit::Count);
@@ -157,8 +158,21 @@ fn measure(bench: &Bench) -> Result<Measured> {
     Ok(measured)
 }
 
-fn arenas(run: &Run) -> Option<f64> {
-    Some(run.stop("freed").ok()?.look.books?.arenas as f64)
+fn books(run: &Run) -> Option<Books> {
+    run.stop("freed").ok()?.look.books
+}
+
+/// Which limit fits what was counted.
+fn why_so_many(threads: u64, processors: u64, arenas: u64, arena_test: u64) -> String {
+    let seen = format!("{threads} threads on {processors} processors made {arenas} arenas");
+    if arenas == processors.max(arena_test) {
+        format!(
+            "{seen}, which fits a limit of one for each processor that is looked at only once there are arena_test \
+             ({arena_test})"
+        )
+    } else {
+        format!("{seen}, which fits no limit that is known here")
+    }
 }
 
 fn kept(run: &Run) -> Result<f64> {

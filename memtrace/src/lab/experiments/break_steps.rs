@@ -95,7 +95,7 @@ pub const ONE_STEP: Experiment = Experiment {
 };
 
 fn measure_steps(bench: &Bench) -> Result<Measured> {
-    let run = bench.brk_steps()?;
+    let run = &bench.brk_steps()?.run;
     let steps = steps(run)?;
     let mut measured = Measured::default();
     measured.count("steps", "steps of the break", steps.len() as f64, Unit::Count);
@@ -138,7 +138,7 @@ fn measure_steps(bench: &Bench) -> Result<Measured> {
 }
 
 fn measure_one_step(bench: &Bench) -> Result<Measured> {
-    let steps = steps(bench.brk_steps()?)?;
+    let steps = steps(&bench.brk_steps()?.run)?;
     let mut measured = Measured::default();
     let between: Vec<_> = steps
         .iter()
@@ -266,12 +266,12 @@ mod tests {
             mmap_threshold: 128 << 10,
             trim_threshold: 128 << 10,
             top_pad,
+            arena_test: 8,
             arena_max: 0,
             mmap_max: 65_536,
             mapped_blocks: 0,
             dynamic: true,
             tcache_count: 7,
-            tcache_max_bytes: 1032,
             arenas: 1,
         }
     }
