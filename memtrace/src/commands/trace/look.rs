@@ -7,11 +7,11 @@ use memtrace_analysis::event::Sample;
 
 /// Resident bytes, threads, CPU time and break of a process now.
 ///
-/// Errors are those of reading /proc; a process that is gone reads as not found.
+/// Errors are those of reading /proc; a process that has ended is one.
 pub fn sample(pid: u32) -> io::Result<Sample> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let mut sample = parse_stat(&stat, ticks_per_second(), page_size())
-        .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not as expected")))?;
+        .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not that of a live process")))?;
     match File::open(format!("/proc/{pid}/maps")) {
         Ok(maps) => {
             // Without a heap the break is still where the kernel put it.
@@ -52,7 +52,10 @@ fn ticks_per_second() -> u64 {
 fn parse_stat(stat: &str, ticks: u64, page: u64) -> Option<Sample> {
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-    // The first one here is field 3, the state.
+    // The first one here is field 3, the state. What has ended has no memory any more: a zombie, or one on its way out.
+    if matches!(fields.first(), Some(&("Z" | "X" | "x"))) {
+        return None;
+    }
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
     let cpu_ticks = number(14)?.checked_add(number(15)?)?;
     Some(Sample {
@@ -95,6 +98,7 @@ mod tests {
             cpu_ns: 300_000_000,
         };
         assert_eq!(sample, expected);
+        assert!(parse_stat(&stat.replacen(" S ", " Z ", 1), 100, 4096).is_none());
         assert!(parse_stat("7 (x", 100, 4096).is_none());
         assert!(parse_stat("", 100, 4096).is_none());
     }

@@ -6,6 +6,7 @@
 //! end     probes away, what is still in the buffer, last totals; the report
 //! ```
 
+mod again;
 mod attach;
 mod live;
 mod look;

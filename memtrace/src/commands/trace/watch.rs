@@ -14,25 +14,22 @@ use super::look;
 use super::processes::Processes;
 use super::stop::Stop;
 use crate::commands::feed::Feed;
-use crate::session::{Begin, Session};
-use crate::target::{self, Target};
+use crate::session::Session;
 
 /// How often totals and samples are taken.
 const TICK: Duration = Duration::from_secs(1);
 /// How often a stream of events is told that time passes.
 const STREAM_TICK: Duration = Duration::from_millis(50);
-/// Ticks that a process has for mapping its libc after an exec.
-const EXEC_TICKS: u32 = 2;
 /// How long a command has to end by itself after Ctrl-C.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// The bit of mmap's third argument.
 const PROT_EXEC: u64 = 4;
 
 pub struct Watch<'a, 'o> {
-    session: &'a mut Session,
-    feed: &'a mut Feed<'o>,
-    processes: Processes,
-    follow: bool,
+    pub(super) session: &'a mut Session,
+    pub(super) feed: &'a mut Feed<'o>,
+    pub(super) processes: Processes,
+    pub(super) follow: bool,
 }
 
 impl<'a, 'o> Watch<'a, 'o> {
@@ -105,6 +102,12 @@ impl<'a, 'o> Watch<'a, 'o> {
     }
 
     fn take(&mut self, events: Vec<Event>) -> anyhow::Result<()> {
+        self.pass_on(events)?;
+        self.look_again(false)
+    }
+
+    /// Feeds events, and notes what they say of the processes' state.
+    pub(super) fn pass_on(&mut self, events: Vec<Event>) -> anyhow::Result<()> {
         for event in events {
             let (pid, time_ns) = (event.pid, event.time_ns);
             let fork = match &event.kind {
@@ -113,7 +116,10 @@ impl<'a, 'o> Watch<'a, 'o> {
             };
             if let Some(process) = self.processes.get_mut(pid) {
                 match &event.kind {
-                    EventKind::Exec => process.unknown_since_exec = Some(0),
+                    EventKind::Exec => {
+                        process.unknown_since_exec = Some(0);
+                        process.new_code = true;
+                    }
                     EventKind::Syscall(call) if call.kind == SyscallKind::Mmap && call.args[2] & PROT_EXEC != 0 => {
                         process.new_code = true;
                     }
@@ -125,7 +131,7 @@ impl<'a, 'o> Watch<'a, 'o> {
                 self.forked(pid, child, time_ns)?;
             }
         }
-        self.look_again(false)
+        Ok(())
     }
 
     /// A traced process has made a child, which is traced too: like its parent in all but the id.
@@ -149,66 +155,6 @@ impl<'a, 'o> Watch<'a, 'o> {
         self.processes
             .add(known.target, known.capabilities)
             .with_context(|| format!("opening a handle on process {child}"))
-    }
-
-    /// What a process has become after an exec, and what code it has mapped since.
-    fn look_again(&mut self, a_tick: bool) -> anyhow::Result<()> {
-        for pid in self.processes.pids() {
-            let Some(process) = self.processes.get_mut(pid) else {
-                continue;
-            };
-            if let Some(ticks) = process.unknown_since_exec {
-                let ticks = ticks + u32::from(a_tick);
-                process.unknown_since_exec = Some(ticks);
-                // A process that ends meanwhile keeps what was known of it.
-                let Ok(target) = Target::of_pid(pid) else { continue };
-                if target.libc.is_some() || ticks >= EXEC_TICKS {
-                    self.replaced(target)?;
-                }
-            } else if process.new_code {
-                process.new_code = false;
-                let Ok(modules) = target::modules(pid) else { continue };
-                self.push(pid, EventKind::Modules(modules))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The new program of a process is known: its trace begins anew. Probes stay where its libc is the same file.
-    fn replaced(&mut self, target: Target) -> anyhow::Result<()> {
-        let pid = target.pid;
-        let Some(process) = self.processes.get_mut(pid) else {
-            return Ok(());
-        };
-        let same = match (&process.target.libc, &target.libc) {
-            (Some(before), Some(now)) => (before.inode, before.device) == (now.inode, now.device),
-            (None, None) => true,
-            _ => false,
-        };
-        process.unknown_since_exec = None;
-        process.new_code = false;
-        process.target = target.clone();
-        if !same {
-            let (plan, mut limits) = attach::plan(&target)?;
-            limits
-                .push("calls between an exec and the attachment to the new program's libc are not counted".to_owned());
-            process.capabilities = self
-                .session
-                .add(&target, plan.as_ref(), self.follow, Begin::Now)
-                .with_context(|| format!("attaching to {} (pid {pid}) after its exec", target.name))?;
-            process.capabilities.limits.append(&mut limits);
-        }
-        let known = Known {
-            target,
-            capabilities: process.capabilities.clone(),
-            from_birth: false,
-            sample: look::sample(pid).ok(),
-            time_ns: look::now_ns(),
-        };
-        for event in attach::first_events(&known) {
-            self.feed.push(event)?;
-        }
-        Ok(())
     }
 
     /// A process is gone: what is left of it is taken, then it is forgotten.
@@ -259,14 +205,7 @@ impl<'a, 'o> Watch<'a, 'o> {
     }
 
     fn push(&mut self, pid: u32, kind: EventKind) -> anyhow::Result<()> {
-        let time_ns = look::now_ns();
-        let tid = pid;
-        self.feed.push(Event {
-            time_ns,
-            pid,
-            tid,
-            kind,
-        })
+        self.push_at(look::now_ns(), pid, kind)
     }
 }
 

@@ -78,10 +78,12 @@ fn life(report: &Report) -> Option<String> {
     let life = &report.threads;
     let mut parts = Vec::new();
     if life.started > 0 {
+        // The first thread is not one that was started, but ends with the process.
+        let first = u64::from(report.coverage.ended == Some(EndReason::ProcessExited));
         parts.push(format!(
             "{} started, {} ended",
             plural(life.started, "thread"),
-            count(life.exited)
+            count(life.exited.saturating_sub(first))
         ));
     }
     if life.forks > 0 {
