@@ -1,7 +1,7 @@
 //! How memtrace ends: its exit codes, and what it says of an error. The only place that knows either.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::report::plain::clean;
@@ -70,7 +70,7 @@ pub fn conclude(result: anyhow::Result<Exit>) -> Exit {
         // Whoever read our output has seen enough: `memtrace ... | head` is no failure.
         Err(error) if is_broken_pipe(&error) => Exit::Success,
         Err(error) => {
-            eprint!("{}", describe(&error));
+            complain(&error);
             match spawn_error(&error).map(SpawnError::exit_code) {
                 Some(126) => Exit::CannotExecute,
                 Some(127) => Exit::NotFound,
@@ -78,6 +78,19 @@ pub fn conclude(result: anyhow::Result<Exit>) -> Exit {
             }
         }
     }
+}
+
+/// A line for whoever watches, on standard error.
+///
+/// It goes out in one piece, since the traced program may write to the same terminal; that nobody is there to read it
+/// must not end anything.
+pub fn say(line: &str) {
+    let _nobody = io::stderr().write_all(format!("memtrace: {}\n", clean(line)).as_bytes());
+}
+
+/// Says what went wrong where memtrace goes on all the same, or is about to end.
+pub fn complain(error: &anyhow::Error) {
+    let _nobody = io::stderr().write_all(describe(error).as_bytes());
 }
 
 /// Shows help, the version, or what is wrong with a command line.

@@ -195,7 +195,7 @@ async fn watch_until_interrupted(args: &ExplainArgs, pid: u32, interval: Duratio
             Ok(look) => look,
             // It ended: what was seen until then is the answer.
             Err(_) if first.is_some() && !Path::new(&format!("/proc/{pid}")).exists() => {
-                eprintln!("process {pid} has ended");
+                crate::commands::exit::say(&format!("process {pid} has ended"));
                 break;
             }
             Err(error) => return Err(error),

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use memtrace_analysis::codec;
 use memtrace_analysis::event::Event;
 
-use super::exit;
+use super::exit::{complain, say};
 use crate::trace_file::{Header, Writer};
 
 /// A trace file in the making.
@@ -66,9 +66,8 @@ impl Recorder {
     fn check(&mut self, result: anyhow::Result<()>) {
         let Err(error) = result else { return };
         self.writer = None;
-        let error = error.context(format!("recording to {}", self.path.display()));
-        eprint!("{}", exit::describe(&error));
-        eprintln!("memtrace: the record ends here, the trace goes on");
+        complain(&error.context(format!("recording to {}", self.path.display())));
+        say("the record ends here, the trace goes on");
         self.failure = Some(anyhow!("writing to it failed"));
     }
 }

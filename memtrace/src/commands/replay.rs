@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use memtrace_analysis::codec;
 
 use super::args::ReplayArgs;
-use super::exit::{self, Exit};
+use super::exit::{Exit, complain, say};
 use super::feed::Feed;
 use super::output::Output;
 use crate::trace_file::{ReadError, Reader};
@@ -44,17 +44,16 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<Exit> {
     output.deliver(&reports)?;
     let mut exit = Exit::Success;
     if undecodable + unknown > 0 {
-        eprintln!(
-            "memtrace: {shown}: {} events could not be decoded and are missing above",
+        say(&format!(
+            "{shown}: {} events could not be decoded and are missing above",
             undecodable + unknown
-        );
+        ));
         exit = Exit::Failure;
     }
     if let Err(error) = end {
         let events = reader.events();
-        let error =
-            anyhow::Error::new(error).context(format!("replaying {shown}: the report is of {events} events only"));
-        eprint!("{}", exit::describe(&error));
+        let error = anyhow::Error::new(error);
+        complain(&error.context(format!("replaying {shown}: the report is of {events} events only")));
         exit = Exit::Failure;
     }
     Ok(exit)

@@ -9,7 +9,7 @@ use memtrace_analysis::event::{Event, EventKind, Module};
 use super::attach::{self, Known};
 use super::look;
 use super::watch::Watch;
-use crate::commands::exit::describe;
+use crate::commands::exit::complain;
 use crate::session::Begin;
 use crate::target::{self, Target};
 
@@ -29,7 +29,9 @@ impl Watch<'_, '_> {
     pub(super) fn look_again(&mut self, a_tick: bool) -> anyhow::Result<()> {
         for pid in self.processes.pids() {
             let time_ns = look::now_ns();
-            let Some(seen) = self.look_at(pid, a_tick) else { continue };
+            let Some(seen) = self.look_at(pid, a_tick) else {
+                continue;
+            };
             let since = self.session.pending();
             let replaced_since = since
                 .iter()
@@ -76,8 +78,7 @@ impl Watch<'_, '_> {
         };
         process.target = target;
         if !same_libc && let Err(error) = self.attach_again(pid) {
-            let error = error.context(format!("following process {pid} into its new program"));
-            eprint!("{}", describe(&error));
+            complain(&error.context(format!("following process {pid} into its new program")));
         }
         let Some(process) = self.processes.get_mut(pid) else {
             return Ok(());

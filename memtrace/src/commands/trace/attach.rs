@@ -9,7 +9,7 @@ use super::look;
 use super::pidfd::PidFd;
 use super::processes::Processes;
 use crate::commands::args::TraceArgs;
-use crate::commands::exit::{describe, explained};
+use crate::commands::exit::{complain, explained};
 use crate::commands::feed::Feed;
 use crate::probe::ProbePlan;
 use crate::session::{Begin, Session};
@@ -57,9 +57,7 @@ pub fn running(
     for pid in pids {
         match one(session, feed, processes, *pid, follow) {
             Ok(()) => {}
-            Err(error) if pids.len() > 1 => {
-                eprint!("{}", describe(&error.context(format!("process {pid} is left out"))))
-            }
+            Err(error) if pids.len() > 1 => complain(&error.context(format!("process {pid} is left out"))),
             Err(error) => return Err(error),
         }
     }

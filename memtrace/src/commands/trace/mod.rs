@@ -19,7 +19,7 @@ mod watch;
 use anyhow::Context;
 
 use super::args::TraceArgs;
-use super::exit::Exit;
+use super::exit::{Exit, say};
 use super::feed::Feed;
 use super::output::Output;
 use super::record::Recorder;
@@ -83,11 +83,11 @@ async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Fe
 fn announce(processes: &Processes, args: &TraceArgs) {
     let Some(who) = processes.in_words() else { return };
     if !args.command.is_empty() {
-        eprintln!("memtrace: started {who}");
+        say(&format!("started {who}"));
     } else if args.duration.is_some() {
-        eprintln!("memtrace: attached to {who}");
+        say(&format!("attached to {who}"));
     } else {
-        eprintln!("memtrace: attached to {who}; Ctrl-C ends with the report");
+        say(&format!("attached to {who}; Ctrl-C ends with the report"));
     }
 }
 
@@ -95,7 +95,7 @@ fn announce(processes: &Processes, args: &TraceArgs) {
 fn say_if_running(command: Option<Spawned>) -> anyhow::Result<()> {
     let Some(mut command) = command else { return Ok(()) };
     if command.try_wait().context("looking after the command")?.is_none() {
-        eprintln!("memtrace: the command (pid {}) goes on running", command.pid());
+        say(&format!("the command (pid {}) goes on running", command.pid()));
     }
     Ok(())
 }

@@ -80,8 +80,13 @@ fn life(report: &Report) -> Option<String> {
     if life.started > 0 {
         // The first thread is not one that was started, but ends with the process.
         let first = u64::from(report.coverage.ended == Some(EndReason::ProcessExited));
+        let most = if life.most_at_once > report.target.threads {
+            format!(", {} at once", count(life.most_at_once.into()))
+        } else {
+            String::new()
+        };
         parts.push(format!(
-            "{} started, {} ended",
+            "{} started{most}, {} ended",
             plural(life.started, "thread"),
             count(life.exited.saturating_sub(first))
         ));
