@@ -83,6 +83,10 @@ mod imp {
 mod imp {
     use super::*;
 
+    /// Bits of an address; above them a function that begins with `paciasp` has put its signature into x30 by the time
+    /// the probe is hit.
+    const ADDRESS: u64 = (1 << 48) - 1;
+
     #[inline(always)]
     pub fn instruction_pointer(regs: &pt_regs) -> u64 {
         regs.pc
@@ -110,7 +114,7 @@ mod imp {
     pub fn return_of(regs: &pt_regs, moved: u32) -> Return {
         Return {
             slot: regs.sp.wrapping_add(u64::from(moved)),
-            address: regs.regs[30],
+            address: regs.regs[30] & ADDRESS,
         }
     }
 

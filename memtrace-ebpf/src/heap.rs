@@ -55,13 +55,11 @@ pub fn arena_of_call(call: u8, address: u64, pending_arena: u64, frame: *const F
     0
 }
 
-/// The books of `arena` (0: the main one) and the thresholds.
+/// The books of `arena` (0: the main one) and the thresholds. `base` is known when a call of this thread has been seen;
+/// of a static program at a fixed address it is 0.
 #[inline(always)]
 pub fn read(process: Process, base: u64, arena: u64) -> HeapState {
     let mut state = HeapState::default();
-    if base == 0 {
-        return state;
-    }
     // SAFETY: a value of STATES.
     let (main_arena, mp, top_offset) = unsafe {
         (
