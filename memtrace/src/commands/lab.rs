@@ -68,9 +68,9 @@ pub fn run(args: &LabArgs) -> Result<Exit> {
     let chosen = choose(&args.experiments)?;
     consent(args, &chosen)?;
     let settings = settings(args)?;
+    interrupt::watch().context("watching for Ctrl-C")?;
     let tracer = trace::open().map_err(|error| format!("{error:#}"));
     let bench = Bench::new(settings, tracer);
-    interrupt::watch().context("watching for Ctrl-C")?;
     let machine = Machine::here(bench.glibc()?, bench.can_trace());
 
     let is_text = args.output == Form::Text;

@@ -36,7 +36,7 @@ pub enum Traced {
 pub fn open() -> Result<Tracer> {
     // SAFETY: asks for this process's own user id.
     if unsafe { libc::geteuid() } != 0 {
-        anyhow::bail!("tracing needs root, which adds the system calls and what caused each of them");
+        anyhow::bail!("tracing needs root");
     }
     session::mount_if_missing().context("looking for the kernel's trace events")?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -54,8 +54,8 @@ fn bytes(value: f64) -> String {
     let mut scaled = value;
     let mut index = 0;
     while scaled.abs() >= 1024.0 && index + 1 < NAMES.len() {
-        // 1,028 KiB is better known by that name than as "1.004 MiB".
-        if scaled.abs() < 10.0 * 1024.0 && index > 0 && scaled.fract() == 0.0 && (scaled / 1024.0).fract() != 0.0 {
+        // 1 028 KiB is better known by that name than as "1.004 MiB".
+        if scaled.abs() < 5.0 * 1024.0 && index > 0 && scaled.fract() == 0.0 && (scaled / 1024.0).fract() != 0.0 {
             break;
         }
         scaled /= 1024.0;

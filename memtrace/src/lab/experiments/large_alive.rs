@@ -161,7 +161,7 @@ fn measure(bench: &Bench) -> Result<Measured> {
                 .map(str::to_string)
                 .to_vec(),
         ),
-        y: Axis::linear("time per block", Unit::Nanoseconds),
+        y: Axis::logarithmic("time per block", Unit::Nanoseconds),
         series: vec![
             Series::new("all alive at once", Shape::Bars, bars(&alive)),
             Series::new("one after the other", Shape::Bars, bars(&reuse)),

@@ -84,11 +84,26 @@ impl Scale {
                 text: axis.unit.show_tick(place),
             }
         });
-        Self {
+        let mut scale = Self {
             low: first * step,
             high: last * step,
             ticks: ticks.collect(),
             logarithmic: false,
+        };
+        if from_zero {
+            scale.make_room_for_labels(low, high);
+        }
+        scale
+    }
+
+    /// A bar's value stands beyond its end: it is not to stand outside the drawing.
+    fn make_room_for_labels(&mut self, low: f64, high: f64) {
+        let room = (self.high - self.low) * 0.07;
+        if self.high - high < room {
+            self.high += room;
+        }
+        if low < 0.0 && low - self.low < room {
+            self.low -= room;
         }
     }
 

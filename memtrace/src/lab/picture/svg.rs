@@ -146,9 +146,7 @@ fn draw_head(
         (24, 14),
         ("sans-serif", 20).into_font().color(&INK),
     ))?;
-    if picture.series.len() < 2 {
-        return Ok(());
-    }
+
     let mut left = 24;
     for (index, series) in picture.series.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];

@@ -41,7 +41,11 @@ pub fn render(session: &Session) -> Result<String> {
     );
     let _ = writeln!(out, "<p>{}</p>", escape(&session.machine.one_line()));
     if let Some(why) = &session.machine.without_tracing_because {
-        let _ = writeln!(out, "<p class=\"remark\">Without tracing: {}.</p>", escape(why));
+        let _ = writeln!(
+            out,
+            "<p class=\"remark\">Without tracing ({}), which would add the memory system calls and what caused each.</p>",
+            escape(why)
+        );
     }
     if session.machine.is_busy() {
         let _ = writeln!(

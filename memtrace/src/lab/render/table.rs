@@ -3,7 +3,7 @@
 use super::super::experiment::Check;
 use super::super::figure::Figure;
 use super::super::runner::Done;
-use super::super::verdict::{Outcome, outcome, wanted};
+use super::super::verdict::{Outcome, Verdict, outcome, wanted};
 
 pub struct Row {
     pub label: String,
@@ -68,24 +68,21 @@ fn of_figure(figure: &Figure) -> Row {
     }
 }
 
-/// The most telling figure of an experiment, for a single line: the first that contradicts, else the first that counts.
+/// The most telling figure of an experiment, for a single line: the first that led to the verdict.
 pub fn headline(done: &Done) -> String {
-    let rows = rows(done);
-    let telling = rows
-        .iter()
-        .find(|row| row.outcome == Outcome::NotMet)
-        .or_else(|| {
-            rows.iter()
-                .find(|row| row.outcome == Outcome::NotMeasured || row.outcome == Outcome::Noisy)
-        })
-        .or_else(|| rows.iter().find(|row| row.outcome == Outcome::Met));
-    match telling {
-        Some(row) if row.outcome == Outcome::NotMeasured => row.remark.clone(),
+    let decides = |row: &Row| match done.verdict {
+        Verdict::Holds => row.outcome == Outcome::Met,
+        Verdict::DoesNotHold { .. } => row.outcome == Outcome::NotMet,
+        Verdict::CannotTell { .. } => matches!(row.outcome, Outcome::NotMeasured | Outcome::Noisy),
+    };
+    match rows(done).into_iter().find(decides) {
+        Some(row) if row.outcome == Outcome::NotMeasured => format!("{}: {}", row.label, row.remark),
         Some(row) if row.claimed.is_empty() || row.claimed == row.measured => {
             format!("{}: {}", row.label, short(&row.measured))
         }
         Some(row) => format!("{}: {} (claimed {})", row.label, short(&row.measured), row.claimed),
-        None => String::new(),
+        // An experiment that failed as a whole.
+        None => done.verdict.because().join("; "),
     }
 }
 

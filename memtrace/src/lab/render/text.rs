@@ -32,7 +32,9 @@ pub fn head(machine: &Machine, look: Look) -> String {
     }
     if let Some(why) = &machine.without_tracing_because {
         out += &wrap(
-            &format!("without tracing: {why}; everything else is measured"),
+            &format!(
+                "without tracing ({why}), which would add the memory system calls and what caused each; everything else is measured"
+            ),
             2,
             look.width,
         );
