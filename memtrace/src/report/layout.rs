@@ -5,6 +5,8 @@ use crate::report::style::Style;
 
 /// Width of the margin that holds the sections' names.
 const MARGIN: usize = 16;
+/// Width of the page; tables may be wider.
+const WIDTH: usize = 120;
 
 /// A page as it grows. All text passes [`clean`] here, so no section can forget it.
 pub struct Page {
@@ -78,8 +80,30 @@ impl Section {
     }
 
     fn push(&mut self, text: String, kind: Kind) {
-        self.lines.push(Line { text, kind });
+        if matches!(kind, Kind::Wide | Kind::WideFaint) {
+            self.lines.push(Line { text, kind });
+            return;
+        }
+        for text in wrapped(&text, WIDTH - MARGIN) {
+            self.lines.push(Line { text, kind });
+        }
     }
+}
+
+/// The text in lines of at most `width` characters where its words allow; all but the first are indented.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_inclusive(' ') {
+        let length = line.chars().count() + word.trim_end().chars().count();
+        if length > width && !line.trim().is_empty() {
+            lines.push(line.trim_end().to_owned());
+            line = "  ".to_owned();
+        }
+        line.push_str(word);
+    }
+    lines.push(line.trim_end().to_owned());
+    lines
 }
 
 impl Page {
@@ -264,6 +288,14 @@ mod tests {
             lines,
             [" #  what     n", " 1  a       10", "    ... 9 more", "11  longer   5"]
         );
+    }
+
+    #[test]
+    fn long_lines_are_wrapped_between_words() {
+        assert_eq!(wrapped("aa bb cc", 5), ["aa bb", "  cc"]);
+        assert_eq!(wrapped("a   b", 5), ["a   b"]);
+        assert_eq!(wrapped("", 5), [""]);
+        assert_eq!(wrapped("longer than that x", 6), ["longer", "  than", "  that", "  x"]);
     }
 
     #[test]

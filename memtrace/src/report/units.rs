@@ -110,7 +110,25 @@ fn tenths(bytes: u64, size: u64, unit: &str) -> String {
         return format!("{} {unit}", count(bytes / size));
     }
     let tenths = tenths_of(bytes, size);
+    // So near a round number the tenth says nothing.
+    if tenths.is_multiple_of(10) {
+        return format!("{} {unit}", count(tenths / 10));
+    }
     format!("{}.{} {unit}", count(tenths / 10), tenths % 10)
+}
+
+/// Numbers in a sentence of the analysis, which groups them by commas, in the way of the rest of the page.
+pub fn regrouped(sentence: &str) -> String {
+    let bytes = sentence.as_bytes();
+    let digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_digit);
+    let between_groups = |at: usize| {
+        let three = (1..=3).all(|more| digit(Some(at + more)));
+        digit(at.checked_sub(1)) && three && !digit(Some(at + 4))
+    };
+    sentence
+        .char_indices()
+        .map(|(at, c)| if c == ',' && between_groups(at) { ' ' } else { c })
+        .collect()
 }
 
 #[cfg(test)]
@@ -165,6 +183,18 @@ mod tests {
             (1100, "1.1 KiB"),
         ] {
             assert_eq!(pages(n), text, "{n}");
+        }
+    }
+
+    #[test]
+    fn numbers_in_sentences_are_grouped_alike() {
+        for (sentence, text) in [
+            ("free of 2,101,248 bytes", "free of 2 101 248 bytes"),
+            ("sizes 1,20 and 1,2345, or 7, 123", "sizes 1,20 and 1,2345, or 7, 123"),
+            (",123 a,123 häßlich 1,000", ",123 a,123 häßlich 1 000"),
+            ("1,", "1,"),
+        ] {
+            assert_eq!(regrouped(sentence), text);
         }
     }
 

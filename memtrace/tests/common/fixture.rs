@@ -226,15 +226,11 @@ pub fn troubled() -> Report {
     report.coverage.lost_events = 3;
     report.coverage.oddities.insert("time_went_back".into(), 2);
     report.coverage.spurious_frees_thread_exit = 7;
-    report
-        .coverage
-        .not_seen
-        .push("blocks allocated before the attach".into());
-    report
-        .coverage
-        .capabilities
-        .limits
-        .push("realloc's result: no return probe on this kernel".into());
+    report.coverage.not_seen.extend([
+        "3 records were lost since the ring buffer was full".into(),
+        "blocks allocated before the attach".into(),
+        "realloc's result: no return probe on this kernel".into(),
+    ]);
     report.growth.steps = (0..40).map(|i| brk_step(i, 132 * KIB)).collect();
     if let Some(step) = report.growth.steps.get_mut(20) {
         step.bytes = 136 * KIB;

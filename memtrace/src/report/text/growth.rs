@@ -7,7 +7,7 @@ use memtrace_analysis::report::{Growth, Report, Step, StepBucket, StepKind};
 
 use super::steps;
 use crate::report::layout::{Align, Section, Table};
-use crate::report::units::{at, count, pages, plural};
+use crate::report::units::{at, count, pages, plural, regrouped};
 
 /// Sizes named in one line; more get a table.
 const BUCKETS_IN_LINE: usize = 4;
@@ -52,8 +52,9 @@ fn headlines(growth: &Growth) -> Vec<String> {
     }
     if growth.mapped_blocks > 0 {
         lines.push(format!(
-            "{} with a mapping of its own, {}{}, {}",
+            "{} with a mapping of {} own, {}{}, {}",
             plural(growth.mapped_blocks, "block"),
+            if growth.mapped_blocks == 1 { "its" } else { "their" },
             pages(growth.mapped_bytes),
             in_line(&growth.histogram, &[StepKind::Mmap]),
             verdict(growth.mapped_blocks, growth.mapped_matching, 0, 0)
@@ -167,8 +168,9 @@ fn mismatches(section: &mut Section, report: &Report) {
         let [first, ..] = steps.as_slice() else { continue };
         let begin = report.coverage.begin_ns;
         section.warning(format!(
-            "{} not as the rule: {reason} (first at {}: {}{})",
+            "{} not as the rule: {} (first at {}: {}{})",
             plural(steps.len() as u64, "step"),
+            regrouped(reason),
             at(first.time_ns.saturating_sub(begin)),
             pages(first.bytes),
             first

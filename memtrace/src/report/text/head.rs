@@ -4,13 +4,13 @@ use memtrace_analysis::event::{AllocatorKind, EndReason};
 use memtrace_analysis::report::{Confidence, Coverage, Report, TargetSection};
 
 use crate::report::layout::{Page, Section};
-use crate::report::units::{change, count, lasting, pages, plural, resident};
+use crate::report::units::{change, count, lasting, pages, plural, regrouped, resident};
 
 pub fn head(page: &mut Page, report: &Report) {
     let Report { target, coverage, .. } = report;
     let facts = [
         allocator(target),
-        plural(target.threads.max(1).into(), "thread"),
+        threads(report),
         lasting(coverage.duration_ns),
         completeness(target, coverage),
     ];
@@ -40,7 +40,7 @@ pub fn findings(report: &Report) -> Section {
             .because
             .as_ref()
             .map_or_else(String::new, |because| format!(" ({because})"));
-        section.line(format!("{sure}{}{because}", finding.text));
+        section.line(regrouped(&format!("{sure}{}{because}", finding.text)));
     }
     section
 }
@@ -58,6 +58,17 @@ fn allocator(target: &TargetSection) -> String {
     match &target.libc.version {
         Some(version) => format!("{name} {version}"),
         None => name.to_owned(),
+    }
+}
+
+/// How many threads it has, or had when it had most.
+fn threads(report: &Report) -> String {
+    let now = report.target.threads.max(1);
+    let most = report.threads.most_at_once;
+    if most > now {
+        format!("up to {}", plural(most.into(), "thread"))
+    } else {
+        plural(now.into(), "thread")
     }
 }
 
@@ -80,13 +91,8 @@ fn life(report: &Report) -> Option<String> {
     if life.started > 0 {
         // The first thread is not one that was started, but ends with the process.
         let first = u64::from(report.coverage.ended == Some(EndReason::ProcessExited));
-        let most = if life.most_at_once > report.target.threads {
-            format!(", {} at once", count(life.most_at_once.into()))
-        } else {
-            String::new()
-        };
         parts.push(format!(
-            "{} started{most}, {} ended",
+            "{} started, {} ended",
             plural(life.started, "thread"),
             count(life.exited.saturating_sub(first))
         ));

@@ -6,7 +6,7 @@ use memtrace_analysis::event::SyscallKind;
 use memtrace_analysis::report::{DirectGroup, DirectKind, Report, ThresholdChange, ThresholdSection};
 
 use crate::report::layout::{Align, Section, Table};
-use crate::report::units::{at, count, pages, plural};
+use crate::report::units::{at, count, pages, plural, regrouped};
 
 /// Changes of the threshold shown at the head and the tail of a long history.
 const HEAD: usize = 8;
@@ -68,7 +68,7 @@ fn history(threshold: &ThresholdSection, begin: u64) -> Table {
             at(change.time_ns.saturating_sub(begin)),
             pages(change.mmap_threshold),
             pages(change.trim_threshold),
-            change.cause.clone(),
+            regrouped(&change.cause),
         ]
     };
     if history.len() <= HEAD + TAIL + 1 && threshold.history_omitted == 0 {
@@ -160,44 +160,26 @@ fn list(calls: &BTreeMap<String, u64>) -> String {
     parts.join(", ")
 }
 
-/// What was lost, then what could not be seen at all.
+/// What was lost, then what could not be seen at all; the analysis has put it into sentences.
 pub fn not_seen(report: &Report) -> Section {
     let mut section = Section::new("NOT SEEN");
     let coverage = &report.coverage;
-    let lost = [
-        (
-            coverage.lost_events,
-            "record lost, the buffer was full",
-            "records lost, the buffer was full (--buffer makes it larger)",
-        ),
-        (
-            coverage.lost_threads,
-            "hit of a thread without a slot",
-            "hits of threads without a slot",
-        ),
-        (
-            coverage.unreadable,
-            "free of a block whose header could not be read",
-            "frees of blocks whose header could not be read",
-        ),
-    ];
-    for (n, one, many) in lost {
-        if n > 0 {
-            section.warning(format!("{} {}", count(n), if n == 1 { one } else { many }));
-        }
-    }
-    for (kind, n) in &coverage.oddities {
-        section.warning(format!("{} x {}", count(*n), kind.replace('_', " ")));
-    }
-    if section.is_empty() {
+    let lost = coverage.lost_events + coverage.lost_threads + coverage.unreadable;
+    if lost == 0 && coverage.oddities.is_empty() {
         let unknown: u64 = report.syscalls.values().map(|calls| calls.unknown).sum();
         section.line(format!(
             "nothing lost; {} whose cause is unknown",
             plural(unknown, "system call")
         ));
     }
-    for sentence in coverage.not_seen.iter().chain(&coverage.capabilities.limits) {
-        section.line(sentence.clone());
+    for sentence in &coverage.not_seen {
+        section.line(regrouped(sentence));
+    }
+    if coverage.lost_events > 0 {
+        section.warning("a larger buffer loses less: --buffer 64M");
+    }
+    for (kind, n) in &coverage.oddities {
+        section.warning(format!("{} x {}", count(*n), kind.replace('_', " ")));
     }
     let ignored = [
         (coverage.second_hits, "second hits of one call"),

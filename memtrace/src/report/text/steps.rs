@@ -1,4 +1,6 @@
-//! The list of steps, long ones shortened: runs of equal steps to their first ones and the last.
+//! The list of steps; of a long one, the first ones and the last.
+
+use std::ops::Range;
 
 use memtrace_analysis::report::{Batch, BatchScope, Cause, DIRECT, MAX_STEPS, Report, Step, StepKind, UNKNOWN};
 
@@ -7,23 +9,9 @@ use crate::report::units::{asked, at, count, pages, plural};
 
 /// Up to so many steps are all shown.
 const ALL: usize = 12;
-/// Of a run of equal steps: shown at its head, and at its tail.
-const RUN_HEAD: usize = 3;
-const RUN_TAIL: usize = 1;
-/// Lines at the head and at the tail of the whole list.
-const HEAD: usize = 24;
-const TAIL: usize = 8;
-
-/// What the list shows, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Item {
-    /// Index of a step.
-    Step(usize),
-    /// So many more that look like the one before.
-    Alike(usize),
-    /// So many more of any look.
-    Others(usize),
-}
+/// Of more than that, so many at the head and at the tail.
+const HEAD: usize = 6;
+const TAIL: usize = 3;
 
 pub fn table(report: &Report) -> Table {
     let steps = &report.growth.steps;
@@ -39,21 +27,14 @@ pub fn table(report: &Report) -> Table {
     }
     columns.extend([("caused by", Align::Left), ("batch before it", Align::Left)]);
     let mut table = Table::new(&columns);
-    for item in select(steps) {
-        match item {
-            Item::Step(index) => {
-                let Some(step) = steps.get(index) else { continue };
-                table.row(row(report, index, step, kinds));
-            }
-            Item::Alike(n) => table.remark(format!("... {} more like this", count(n as u64))),
-            Item::Others(n) => table.remark(format!("... {}", plural(n as u64, "other step"))),
+    let hidden = hidden(steps);
+    for (index, step) in steps.iter().enumerate() {
+        if index == hidden.start && !hidden.is_empty() {
+            table.remark(in_between(report, &steps[hidden.clone()]));
         }
-    }
-    if report.growth.steps_omitted > 0 {
-        table.remark(format!(
-            "({} of the trace's middle not kept one by one; the figures above count them)",
-            plural(report.growth.steps_omitted, "step")
-        ));
+        if !hidden.contains(&index) {
+            table.row(row(report, index, step, kinds));
+        }
     }
     table
 }
@@ -97,6 +78,8 @@ fn cause(cause: &Cause) -> String {
     match cause.entry.as_str() {
         DIRECT => "no allocation".to_owned(),
         UNKNOWN => "unknown".to_owned(),
+        // It asks for nothing; what grows in its course is glibc's own need.
+        "free" => "free".to_owned(),
         entry => format!("{entry}({})", cause.request),
     }
 }
@@ -125,39 +108,23 @@ fn alike(a: &Step, b: &Step) -> bool {
     a.kind == b.kind && a.bytes == b.bytes && a.cause.entry == b.cause.entry && a.reason == b.reason
 }
 
-/// Which steps to show: all of a short list; of a long one the ends of each run, then the ends of the whole.
-fn select(steps: &[Step]) -> Vec<Item> {
+/// Which steps of a list are not shown.
+const fn hidden(steps: &[Step]) -> Range<usize> {
     if steps.len() <= ALL {
-        return (0..steps.len()).map(Item::Step).collect();
+        return 0..0;
     }
-    let mut items = Vec::new();
-    let mut start = 0;
-    for run in steps.chunk_by(alike) {
-        let end = start + run.len();
-        if run.len() > RUN_HEAD + RUN_TAIL + 1 {
-            items.extend((start..start + RUN_HEAD).map(Item::Step));
-            items.push(Item::Alike(run.len() - RUN_HEAD - RUN_TAIL));
-            items.extend((end - RUN_TAIL..end).map(Item::Step));
-        } else {
-            items.extend((start..end).map(Item::Step));
-        }
-        start = end;
+    HEAD..steps.len() - TAIL
+}
+
+/// What stands for the steps that are not shown.
+fn in_between(report: &Report, hidden: &[Step]) -> String {
+    let n = count((hidden.len() as u64).saturating_add(report.growth.steps_omitted));
+    let same = report.growth.steps_omitted == 0 && hidden.windows(2).all(|pair| matches!(pair, [a, b] if alike(a, b)));
+    if same {
+        format!("... {n} more like this")
+    } else {
+        format!("... {n} more, which the figures above count")
     }
-    if items.len() <= HEAD + TAIL + 1 {
-        return items;
-    }
-    let tail = items.split_off(items.len() - TAIL);
-    let middle = items.split_off(HEAD);
-    let hidden = middle
-        .iter()
-        .map(|item| match item {
-            Item::Step(_) => 1,
-            Item::Alike(n) | Item::Others(n) => *n,
-        })
-        .sum();
-    items.push(Item::Others(hidden));
-    items.extend(tail);
-    items
 }
 
 #[cfg(test)]
@@ -184,43 +151,17 @@ mod tests {
         }
     }
 
-    /// Every step is either shown or counted, whatever the list.
-    fn covered(items: &[Item]) -> usize {
-        items
-            .iter()
-            .map(|item| match item {
-                Item::Step(_) => 1,
-                Item::Alike(n) | Item::Others(n) => *n,
-            })
-            .sum()
-    }
-
     #[test]
     fn a_short_list_is_shown_whole() {
         let steps: Vec<Step> = (0..12).map(|_| step(4096)).collect();
-        assert_eq!(select(&steps), (0..12).map(Item::Step).collect::<Vec<_>>());
+        assert!(hidden(&steps).is_empty());
     }
 
     #[test]
-    fn a_run_shows_its_ends() {
-        let steps: Vec<Step> = (0..39).map(|_| step(4096)).collect();
-        let expected = [
-            Item::Step(0),
-            Item::Step(1),
-            Item::Step(2),
-            Item::Alike(35),
-            Item::Step(38),
-        ];
-        assert_eq!(select(&steps), expected);
-    }
-
-    #[test]
-    fn nothing_is_left_out_uncounted() {
-        for n in [13, 100, 1000] {
-            let steps: Vec<Step> = (0..n).map(|i| step(4096 * (1 + i % 7))).collect();
-            let items = select(&steps);
-            assert_eq!(covered(&items), steps.len());
-            assert!(items.len() <= HEAD + TAIL + 1);
-        }
+    fn a_long_one_shows_its_ends() {
+        let steps: Vec<Step> = (0..44).map(|_| step(4096)).collect();
+        assert_eq!(hidden(&steps), 6..41);
+        assert!(steps[hidden(&steps)].windows(2).all(|pair| alike(&pair[0], &pair[1])));
+        assert!(!alike(&step(4096), &step(8192)));
     }
 }
