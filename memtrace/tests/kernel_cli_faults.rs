@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -234,6 +235,56 @@ fn a_process_that_ends_ends_the_trace() {
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(report["coverage"]["ended"], "process_exited");
     assert_eq!(report["target"]["exit_status"], 9);
+}
+
+#[test]
+fn rights_that_a_running_trace_does_not_need_are_given_up() {
+    if !skip::root("rights_that_a_running_trace_does_not_need_are_given_up") {
+        return;
+    }
+    // A folder that only its owner, or root's override, may write to.
+    let scratch = Scratch::new();
+    std::os::unix::fs::chown(scratch.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    let report = scratch.file("report.json");
+    let victim = Victim::start("cat", &[]);
+    let pid = victim.pid().to_string();
+    let mut child = memtrace(&[
+        "--pid",
+        &pid,
+        "--output",
+        "json",
+        "--report-to",
+        report.to_str().unwrap(),
+    ])
+    .spawn()
+    .unwrap();
+    let mut talk = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    talk.read_line(&mut line).unwrap();
+    assert!(line.contains("attached to cat"), "{line}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let field = |key: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(key))
+            .unwrap()
+            .trim()
+            .to_owned()
+    };
+    for set in ["CapEff:", "CapPrm:"] {
+        let mask = u64::from_str_radix(&field(set), 16).unwrap();
+        for (number, name) in [(1, "CAP_DAC_OVERRIDE"), (7, "CAP_SETUID"), (21, "CAP_SYS_ADMIN")] {
+            assert_eq!(mask >> number & 1, 0, "{set} has {name}");
+        }
+    }
+    assert_eq!(field("NoNewPrivs:"), "1");
+    // SAFETY: the child has not been waited for, so the id is its own.
+    unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
+    let ran = finish(child);
+    assert_eq!(ran.code, Some(0), "{ran:#?}");
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap();
+    assert_eq!(report["coverage"]["ended"], "interrupted");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Where results go: standard output or a file, in the form asked for.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 
 use anyhow::Context;
 use memtrace_analysis::report::Report;
@@ -15,6 +16,9 @@ use crate::report::{json, text};
 pub struct Output<'a> {
     args: &'a OutputArgs,
     stdout: File,
+    /// The file that is to hold the report: opened before the trace, so that a path that cannot be written is said
+    /// before and not after it, and while memtrace may still write wherever root may.
+    report: Option<(&'a Path, File)>,
 }
 
 impl<'a> Output<'a> {
@@ -22,7 +26,8 @@ impl<'a> Output<'a> {
         // Closed on exec, as all that std opens: a command that is started does not inherit it.
         let stdout = io::stdout().as_fd().try_clone_to_owned();
         let stdout = stdout.context("looking at standard output")?.into();
-        Ok(Self { args, stdout })
+        let report = args.report_to.as_deref().map(open_for_report).transpose()?;
+        Ok(Self { args, stdout, report })
     }
 
     /// Growths and returns are printed as they happen.
@@ -68,9 +73,9 @@ impl<'a> Output<'a> {
             (Form::Json, false) => json::document(reports).context("rendering the report as JSON")?,
             (Form::Json, true) => json::last_line(reports).context("rendering the report as JSON")?,
         };
-        match &args.report_to {
-            Some(path) => {
-                fs::write(path, rendered).with_context(|| format!("writing the report to {}", path.display()))
+        match &self.report {
+            Some((path, file)) => {
+                replace(file, &rendered).with_context(|| format!("writing the report to {}", path.display()))
             }
             None if streaming && args.output == Form::Text => io::stderr()
                 .write_all(rendered.as_bytes())
@@ -80,6 +85,24 @@ impl<'a> Output<'a> {
                 .context("writing the report to standard output"),
         }
     }
+}
+
+/// The file is made or opened, and keeps what it holds until there is a report.
+fn open_for_report(path: &Path) -> anyhow::Result<(&Path, File)> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false);
+    let file = options
+        .open(path)
+        .with_context(|| format!("opening {} for the report", path.display()))?;
+    Ok((path, file))
+}
+
+fn replace(mut file: &File, content: &str) -> io::Result<()> {
+    // A pipe or a terminal has nothing to be taken away.
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(content.as_bytes())
 }
 
 /// Text for people on standard output; an error when whoever reads it is gone.

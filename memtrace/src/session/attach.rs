@@ -11,6 +11,7 @@ use aya::programs::uprobe::{UProbeLink, UProbeScope};
 use aya::programs::{Program, RawTracePoint, TracePoint, UProbe};
 use memtrace_analysis::event::{Entry, SyscallKind};
 
+use crate::privileges::{self, Capabilities, Task};
 use crate::probe::ProbePlan;
 use crate::target::{MappedLibrary, Target};
 
@@ -137,6 +138,7 @@ impl Links {
                 let context = || format!("probing {name} in {} of process {}", library.shown, target.pid);
                 let id = program
                     .attach(site.file_offset, &library.opened, scope)
+                    .with_context(refusal)
                     .with_context(context)?;
                 self.probes
                     .push((target.pid, program.take_link(id).with_context(context)?));
@@ -162,6 +164,15 @@ impl Links {
             scope.spawn(|| close(raw));
             scope.spawn(|| close(probes));
         });
+    }
+}
+
+/// What stands behind the kernel's refusal of a probe, as far as it can be told.
+fn refusal() -> String {
+    let capabilities = Capabilities::effective().unwrap_or_default();
+    match privileges::missing(capabilities, &[Task::AttachProbes]).first() {
+        Some(missing) => missing.to_string(),
+        None => String::from("the kernel refused the probe"),
     }
 }
 

@@ -23,6 +23,7 @@ use super::exit::{Exit, say};
 use super::feed::Feed;
 use super::output::Output;
 use super::record::Recorder;
+use crate::privileges::{self, MoreProbes};
 use crate::session::{self, Session};
 use crate::target::Spawned;
 use live::LiveLine;
@@ -64,6 +65,8 @@ async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Fe
         output.keep_from_command()?;
         command = Some(start::command(&mut session, &mut feed, &mut processes, args)?);
     }
+    // All probes are set; what is left is to read, and to write to files that are open.
+    privileges::keep_what_a_trace_needs(MoreProbes::No).context("giving up capabilities that are no longer needed")?;
     announce(&processes, args);
     let mut live = LiveLine::if_terminal();
     let mut watch = Watch::new(&mut session, &mut feed, processes, args.follow);
