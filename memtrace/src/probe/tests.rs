@@ -8,6 +8,7 @@ use memtrace_analysis::event::Entry;
 use memtrace_test_support::skip::skip;
 use proptest::prelude::*;
 
+use super::library::{Architecture, Library};
 use super::site::{Function, Site};
 use super::{CostClass, PlanError, ProbePlan, amd64, arm64};
 
@@ -355,6 +356,54 @@ fn releases(architecture: &str) -> Vec<PathBuf> {
     suites
         .filter_map(|suite| places.iter().map(|place| suite.join(place)).find(|path| path.exists()))
         .collect()
+}
+
+const STORED: [&str; 11] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "memalign",
+    "aligned_alloc",
+    "posix_memalign",
+    "valloc",
+    "pvalloc",
+    "free",
+    "malloc_trim",
+    "mallopt",
+];
+
+/// The lines that stand in the stored code for a library.
+fn lines_of(library: &Library<'_>) -> Vec<String> {
+    let architecture = match library.architecture {
+        Architecture::Amd64 => "amd64",
+        Architecture::Arm64 => "arm64",
+    };
+    let line = |name: &str| {
+        let symbol = library.function(name).unwrap();
+        let segment = library.segment(symbol.address).unwrap();
+        let code = &segment.bytes[(symbol.address - segment.address) as usize..];
+        let code: String = code[..(symbol.size as usize).min(64)]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let version = library.version().unwrap();
+        format!(
+            "{version} {architecture} {name} {:#x} {} {code}",
+            symbol.address, symbol.size
+        )
+    };
+    STORED.into_iter().map(line).collect()
+}
+
+#[test]
+#[ignore = "makes the stored code of the releases at hand"]
+fn print_stored_code() {
+    for path in ["amd64", "arm64"].into_iter().flat_map(releases) {
+        let bytes = std::fs::read(path).unwrap();
+        for line in lines_of(&Library::parse(&bytes).unwrap()) {
+            println!("{line}");
+        }
+    }
 }
 
 #[test]
