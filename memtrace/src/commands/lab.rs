@@ -168,12 +168,17 @@ fn consent(args: &LabArgs, chosen: &[&'static Experiment]) -> Result<()> {
     if total <= ASK_ABOVE || args.yes {
         return Ok(());
     }
-    let question = format!(
-        "the experiments take up to {} of memory, and {} of disk in {}",
-        Unit::Bytes.show(needs.memory as f64),
+    let disk = format!(
+        "{} of disk in {}",
         Unit::Bytes.show(needs.files as f64),
         args.dir.display()
     );
+    let memory = format!("{} of memory", Unit::Bytes.show(needs.memory as f64));
+    let parts = [(needs.memory, memory), (needs.files, disk)]
+        .into_iter()
+        .filter(|(bytes, _)| *bytes > 0);
+    let parts: Vec<_> = parts.map(|(_, part)| part).collect();
+    let question = format!("the experiments take up to {}", parts.join(" and "));
     if !io::stdin().is_terminal() {
         return Err(hint(
             anyhow::anyhow!(question),

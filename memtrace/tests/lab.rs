@@ -1,0 +1,210 @@
+//! `memtrace lab` as a user runs it: verdicts, forms of output, an early end, nothing left behind. None of this needs
+//! privileges; as root, the same runs are traced as well.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use common::run::{fails, finish, memtrace, run, said};
+use memtrace_test_support::binary;
+use memtrace_test_support::scratch::Scratch;
+use serde_json::Value;
+
+/// The document of these experiments, checked against its schema.
+fn document(words: &[&str]) -> Value {
+    binary("memtrace-lab");
+    let mut line = vec!["lab", "--output", "json", "--rounds", "3"];
+    line.extend(words);
+    let ran = run(&line);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let document: Value = serde_json::from_str(&ran.stdout).expect("the document is JSON");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/lab.schema.json");
+    let mut schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).expect("the schema is JSON");
+    close(&mut schema);
+    let validator = jsonschema::validator_for(&schema).expect("the schema is a schema");
+    let errors: Vec<String> = validator
+        .iter_errors(&document)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert_eq!(errors, [""; 0]);
+    document
+}
+
+/// Forbids keys that the schema does not name: what is not described nobody can rely on.
+fn close(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            if object.contains_key("properties") {
+                object.insert("additionalProperties".to_owned(), Value::Bool(false));
+            }
+            object.values_mut().for_each(close);
+        }
+        Value::Array(items) => items.iter_mut().for_each(close),
+        _ => {}
+    }
+}
+
+fn experiment<'a>(document: &'a Value, name: &str) -> &'a Value {
+    let found = document["experiments"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|experiment| experiment["name"] == name);
+    found.unwrap_or_else(|| panic!("{name} is not in the document"))
+}
+
+fn figure(experiment: &Value, key: &str) -> f64 {
+    let figures = experiment["figures"].as_array().unwrap();
+    let found = figures.iter().find(|figure| figure["key"] == key);
+    found
+        .and_then(|figure| figure["value"].as_f64())
+        .unwrap_or_else(|| panic!("{key} is not in {experiment:#}"))
+}
+
+#[test]
+fn the_list_names_every_experiment_once() {
+    let ran = run(&["lab", "list"]);
+    said(&ran, 0, &[]);
+    for number in 1..=20 {
+        let lines = ran
+            .stdout
+            .lines()
+            .filter(|line| line.trim_start().starts_with(&format!("{number} ")));
+        assert_eq!(lines.count(), 1, "experiment {number} in {}", ran.stdout);
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    fails(
+        &["lab", "brk-stepps"],
+        &["no experiment \"brk-stepps\"", "memtrace lab list"],
+    );
+    fails(&["lab", "21"], &["no experiment \"21\""]);
+    fails(&["lab", "1", "--dir", "/no/such/place"], &["/no/such/place"]);
+    fails(
+        &["lab", "1", "--programs", "/no/such/program"],
+        &["/no/such/program", "built and installed together"],
+    );
+    said(&run(&["lab", "--loader", "/lib/ld.so"]), 2, &["--library-path"]);
+    said(&run(&["lab", "--file-size", "much"]), 2, &["a size looks like"]);
+}
+
+#[test]
+fn more_than_a_gibibyte_is_asked_about() {
+    fails(
+        &["lab", "direct-io", "--file-size", "2G"],
+        &["take up to 2 080 MiB of disk", "--yes"],
+    );
+}
+
+#[test]
+fn heap_claims_are_decided_by_figures_of_this_run() {
+    let document = document(&["brk-steps", "one-step", "large-block", "leak", "ceiling", "knobs"]);
+    for entry in document["experiments"].as_array().unwrap() {
+        assert_ne!(entry["verdict"], "cannot_tell", "{:#}", entry["because"]);
+        assert!(!entry["figures"].as_array().unwrap().is_empty(), "{}", entry["name"]);
+    }
+    let steps = experiment(&document, "brk-steps");
+    let (count, step, growth) = (figure(steps, "steps"), figure(steps, "step"), figure(steps, "growth"));
+    assert!(
+        (count * step - growth).abs() < step,
+        "{count} steps of {step} make {growth}"
+    );
+    assert_eq!(
+        figure(steps, "against_rule"),
+        0.0,
+        "glibc's rule predicts where the break ends"
+    );
+    assert_eq!(figure(experiment(&document, "leak"), "lost_found"), 100.0);
+}
+
+#[test]
+fn page_cache_claims_leave_no_file_behind() {
+    let scratch = Scratch::new();
+    let directory = scratch.path().to_str().unwrap();
+    let document = document(&[
+        "page-cache",
+        "fadvise",
+        "files",
+        "--file-size",
+        "16M",
+        "--dir",
+        directory,
+    ]);
+    let fadvise = experiment(&document, "fadvise");
+    // Where the file system keeps no page cache of its own (tmpfs), nothing can be dropped.
+    assert!(figure(fadvise, "before") >= 99.0, "{fadvise:#}");
+    assert!(figure(fadvise, "neighbour") >= 99.0, "{fadvise:#}");
+    let left: Vec<_> = fs::read_dir(scratch.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn pictures_and_the_page_stand_alone() {
+    binary("memtrace-lab");
+    let scratch = Scratch::new();
+    let (pictures, page) = (scratch.file("pictures"), scratch.file("lab.html"));
+    let ran = run(&[
+        "lab",
+        "1",
+        "12",
+        "--svg",
+        pictures.to_str().unwrap(),
+        "--html",
+        page.to_str().unwrap(),
+    ]);
+    said(&ran, 0, &[]);
+    for words in ["CLAIM", "VERDICT", "132 KiB", "claimed", "2 of 2 claims"] {
+        assert!(ran.stdout.contains(words), "{words:?} is missing in {}", ran.stdout);
+    }
+    for name in ["brk-steps.svg", "ceiling.svg"] {
+        let picture = fs::read_to_string(pictures.join(name)).unwrap();
+        assert!(picture.starts_with("<svg") && picture.contains("MiB"), "{name}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("<svg").count(), 2);
+    let foreign = page.replace("http://www.w3.org/2000/svg", "");
+    assert!(
+        !foreign.contains("http") && !foreign.contains("src="),
+        "the page fetches something"
+    );
+}
+
+#[test]
+fn an_early_end_keeps_what_is_done() {
+    binary("memtrace-lab");
+    let scratch = Scratch::new();
+    let mut child = memtrace(&[
+        "lab",
+        "one-step",
+        "allocators",
+        "runtimes",
+        "--dir",
+        scratch.path().to_str().unwrap(),
+    ])
+    .spawn()
+    .expect("memtrace can be started");
+    // The first experiment is printed as soon as it is made; the second one takes long.
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut before = String::new();
+    while !before.contains("ALONE") {
+        assert_ne!(
+            out.read_line(&mut before).expect("it prints text"),
+            0,
+            "it ended early: {before}"
+        );
+    }
+    let pid = i32::try_from(child.id()).unwrap();
+    // SAFETY: the child has not been waited for, so the id is still its own.
+    unsafe { libc::kill(pid, libc::SIGINT) };
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).expect("it prints text");
+    let ran = finish(child);
+    assert_eq!(ran.code, Some(1), "an incomplete run says so: {ran:?}");
+    assert!(rest.contains("ended early; not made: allocators, runtimes"), "{rest}");
+    let left: Vec<_> = fs::read_dir(scratch.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
