@@ -261,7 +261,6 @@ pub struct Frame {
     pub argument: u64,
     /// Size field of the chunk behind `argument`, flag bits included.
     pub chunk: Option<u64>,
-    pub time_ns: u64,
     /// Number of this call among the thread's: equal for all system calls of one call.
     pub call: u64,
     pub return_address: u64,

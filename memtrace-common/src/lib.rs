@@ -45,6 +45,15 @@ pub mod entry {
     pub const COUNT: usize = 16;
 }
 
+/// Which frees are looked at for being thread exit's own: it costs reading the return address.
+pub mod exit_check {
+    /// This libc makes none.
+    pub const NEVER: u32 = 0;
+    /// Those of a thread that has passed the probe on thread exit.
+    pub const EXITING: u32 = 1;
+    pub const ALWAYS: u32 = 2;
+}
+
 /// Whether a process is traced already.
 pub mod active {
     /// Until the user side says go.
@@ -87,9 +96,9 @@ pub mod syscall {
 pub mod attribution {
     /// No allocator call of this thread has been seen, or its frame was left for good.
     pub const NONE: u8 = 0;
-    /// The frame seems to be on the stack: the stack pointer is deeper and the return address slot still holds its
-    /// address. (Memory that is not written to keeps it after the return, too: the user side follows the frames.)
-    pub const PROVEN: u8 = 1;
+    /// The frame may be on the stack: the stack pointer is deeper, and the slot holds the return address where that was
+    /// kept. The user side follows the frames and decides.
+    pub const DEEPER: u8 = 1;
     /// A frame was kept, but it is no longer on the stack.
     pub const STALE: u8 = 2;
     /// This kernel does not show the registers of a task in a tracepoint: the frame may or may not be there.
@@ -140,7 +149,8 @@ pub struct Snapshot {
 pub struct Frame {
     /// Address of the slot that holds the return address; 0 when no frame is kept.
     pub slot: u64,
-    /// What the slot held at entry.
+    /// What the slot held at entry. On x86_64, where reading it costs more than all else, only kept for realloc, the
+    /// memalign family and malloc_trim; else 0, and a record has what the slot holds at the system call.
     pub return_address: u64,
     /// Bytes asked for (0 for free; the pad for malloc_trim). calloc: count x size, saturated.
     pub request: u64,
@@ -148,8 +158,6 @@ pub struct Frame {
     pub argument: u64,
     /// Size field of the chunk behind `argument` with its flag bits, for free and realloc; 0 when not read.
     pub chunk: u64,
-    /// Time of entry, nanoseconds of CLOCK_MONOTONIC.
-    pub time_ns: u64,
     /// Number of this call among the thread's, from 1: equal for all system calls of one call.
     pub call: u64,
     /// One of [`entry`].
@@ -336,6 +344,8 @@ impl LibcFacts {
         mp: 0,
         top_offset: 0,
         first_free_twice: 0,
+        exit_check: exit_check::NEVER,
+        _pad: 0,
         first_argument: [0; entry::COUNT],
         spurious_free_returns: [0; SPURIOUS_SITES],
     };
@@ -398,6 +408,9 @@ pub struct LibcFacts {
     pub top_offset: u32,
     /// 1 when a thread's first free passes the entry twice (2.43 and later).
     pub first_free_twice: u32,
+    /// One of [`exit_check`].
+    pub exit_check: u32,
+    pub _pad: u32,
     /// Which argument register holds the first argument at the site, by [`entry`]; other than 0 only where a function
     /// has one argument.
     pub first_argument: [u8; entry::COUNT],
@@ -445,7 +458,9 @@ pub struct ThreadState {
     pub pending: u8,
     /// The first free of this thread has been seen (glibc 2.43 and later pass it twice).
     pub freed: u8,
-    pub _pad: [u8; 6],
+    /// libc has begun to free what it keeps for this thread.
+    pub exiting: u8,
+    pub _pad: [u8; 5],
 }
 
 /// Where the kernel keeps what; found out by the user side, constant for the programs. Offsets are in bytes,
@@ -529,13 +544,13 @@ const _: () = {
     assert!(size_of::<KernelFacts>() == 16 + 22 * 4);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Snapshot>() == 48);
-    assert!(size_of::<Frame>() == 64);
+    assert!(size_of::<Frame>() == 56);
     assert!(size_of::<HeapState>() == 48);
-    assert!(size_of::<SyscallRecord>() == 24 + 8 + 48 + 8 + 32 + 8 + 64 + 48 + 48 + 8 + 8 + 64);
+    assert!(size_of::<SyscallRecord>() == 24 + 8 + 48 + 8 + 32 + 8 + 56 + 48 + 48 + 8 + 8 + 64);
     assert!(size_of::<DeepSyscallRecord>() == size_of::<SyscallRecord>() + 8 * MORE_STACK_WORDS);
     assert!(size_of::<TrimRecord>() == 24 + 32 + 48 + 48);
     assert!(size_of::<LifeRecord>() == 24 + 8 + 48);
-    assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 8 + 16 + 64);
-    assert!(size_of::<ThreadState>() == 64 + 64 + 48 + 8 + 16 + 24 + 16);
+    assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 16 + 16 + 64);
+    assert!(size_of::<ThreadState>() == 56 + 56 + 48 + 8 + 16 + 24 + 16);
     assert!(size_of::<ProcessState>() == size_of::<LibcFacts>() + 24);
 };

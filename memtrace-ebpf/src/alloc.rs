@@ -1,14 +1,14 @@
 //! The allocator's entry points: each call is counted once, and kept as the thread's frame.
 
+use aya_ebpf::bindings::pt_regs;
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use memtrace_common::{Frame, SPURIOUS_SITES, ThreadState, TrimRecord, attribution, entry, record};
+use memtrace_common::{Frame, SPURIOUS_SITES, ThreadState, TrimRecord, attribution, entry, exit_check, record};
 
-use crate::arch::{self, Return};
 use crate::count::{bump, size_class, snapshot};
 use crate::filter::{self, Ids, Process, active_process, current_ids};
 use crate::maps::THREADS;
-use crate::{emit, frame, heap, rss};
+use crate::{arch, emit, frame, heap, rss};
 
 /// glibc refuses larger requests.
 const PTRDIFF_MAX: u64 = i64::MAX as u64;
@@ -25,10 +25,12 @@ struct Hit {
     process: Process,
     /// None when there was no room for it.
     thread: Option<*mut ThreadState>,
+    regs: *const pt_regs,
     /// Load address of the libc that was called.
     base: u64,
     sp: u64,
-    back: Return,
+    /// Where the return address lies.
+    slot: u64,
     entry: u8,
 }
 
@@ -37,7 +39,7 @@ impl Hit {
     fn new(ctx: &ProbeContext, entry: u8) -> Option<Self> {
         let ids = current_ids()?;
         let (process, thread) = filter::active_thread(ids)?;
-        // SAFETY: the context of a uprobe is the registers; `process` is a value of STATES.
+        // SAFETY: the context of a uprobe is the registers; `process.state` is a value of STATES.
         unsafe {
             let regs = &*ctx.regs;
             let site = (*process.state).libc.site[entry as usize];
@@ -49,29 +51,40 @@ impl Hit {
                 ids,
                 process,
                 thread,
+                regs: ctx.regs,
                 base,
                 sp: arch::stack_pointer(regs),
-                back: arch::return_of(regs, (*process.state).libc.stack_moved[entry as usize]),
+                slot: arch::slot(regs, (*process.state).libc.stack_moved[entry as usize]),
                 entry,
             })
         }
+    }
+
+    #[inline(always)]
+    fn return_address(&self) -> u64 {
+        // SAFETY: the registers are the context of a uprobe.
+        unsafe { arch::return_address(self.regs, self.slot) }
     }
 
     /// Makes this call the thread's frame.
     #[inline(always)]
     fn keep(&self, request: u64, argument: u64, chunk: u64) {
         let Some(thread) = self.thread else { return };
+        // Of calls that others may be inside of the return address is needed; else it is kept where that costs nothing.
+        let return_address = match self.entry {
+            entry::MALLOC | entry::CALLOC | entry::FREE if arch::SLOT_HOLDS_ADDRESS => 0,
+            _ => self.return_address(),
+        };
         // SAFETY: a value of THREADS, written to by its own thread alone.
         unsafe {
             (*thread).calls += 1;
             (*thread).libc_base = self.base;
             (*thread).frame = Frame {
-                slot: self.back.slot,
-                return_address: self.back.address,
+                slot: self.slot,
+                return_address,
                 request,
                 argument,
                 chunk,
-                time_ns: emit::now(),
                 call: (*thread).calls,
                 entry: self.entry,
                 second_hit: 0,
@@ -113,10 +126,10 @@ impl Hit {
         }
     }
 
-    /// The return address lies in libc's own code.
+    /// That return address lies in libc's own code.
     #[inline(always)]
-    fn called_by_libc(&self) -> bool {
-        let address = self.back.address.wrapping_sub(self.base);
+    fn in_libc(&self, address: u64) -> bool {
+        let address = address.wrapping_sub(self.base);
         // SAFETY: a value of STATES.
         let (start, end) = unsafe {
             (
@@ -127,47 +140,53 @@ impl Hit {
         address >= start && address < end
     }
 
-    /// The thread's frame, when that call is still running and has had no second hit.
+    /// The call behind `outer` is still running and has led here.
     #[inline(always)]
-    fn outer(&self) -> Option<*mut Frame> {
-        let thread = self.thread?;
-        // SAFETY: a value of THREADS.
-        let outer = unsafe { &raw mut (*thread).frame };
-        let (slot, seen) = unsafe { ((*outer).slot, (*outer).second_hit) };
-        if slot == 0 || seen != 0 || slot < self.back.slot {
-            return None;
+    fn inside(&self, outer: *const Frame) -> bool {
+        // SAFETY: a frame inside a value of THREADS.
+        let slot = unsafe { (*outer).slot };
+        if slot < self.slot {
+            return false;
         }
-        if slot == self.back.slot {
+        let address = self.return_address();
+        if slot == self.slot {
             // A jump keeps the slot and what is in it.
-            return frame::returns_to(outer, self.back.address).then_some(outer);
+            return frame::returns_to(outer, address);
         }
         // Else a call, made by libc's own code, while the outer one is on the stack.
-        (self.called_by_libc() && frame::on_stack(outer, self.sp) == attribution::PROVEN).then_some(outer)
+        self.in_libc(address) && frame::on_stack(outer, self.sp) == attribution::DEEPER
     }
 
     /// This hit is the same allocation that an outer call was counted for.
     #[inline(always)]
     fn second_hit_of_malloc(&self, request: u64) -> bool {
-        let Some(outer) = self.outer() else { return false };
+        let Some(thread) = self.thread else { return false };
         // SAFETY: a frame inside a value of THREADS.
+        let outer = unsafe { &raw mut (*thread).frame };
         let Frame {
             slot,
             request: outer_request,
             argument,
             entry,
+            second_hit,
             ..
         } = unsafe { *outer };
-        if outer_request != request {
+        if outer_request != request || second_hit != 0 {
             return false;
         }
-        let jumped = slot == self.back.slot;
-        match entry {
+        let aligned = match entry {
             // realloc(NULL, n) ends in malloc; realloc(p, n) calls it when the block cannot be resized.
-            entry::REALLOC if !(jumped && argument != 0) => bump!(self.process, second_hits),
-            entry::MEMALIGN | entry::ALIGNED_ALLOC | entry::POSIX_MEMALIGN if argument <= MALLOC_ALIGNMENT => {
-                bump!(self.process, second_hits_memalign)
-            }
+            entry::REALLOC if argument == 0 || slot != self.slot => false,
+            entry::MEMALIGN | entry::ALIGNED_ALLOC | entry::POSIX_MEMALIGN if argument <= MALLOC_ALIGNMENT => true,
             _ => return false,
+        };
+        if !self.inside(outer) {
+            return false;
+        }
+        if aligned {
+            bump!(self.process, second_hits_memalign);
+        } else {
+            bump!(self.process, second_hits);
         }
         // SAFETY: as above.
         unsafe { (*outer).second_hit = 1 };
@@ -177,14 +196,21 @@ impl Hit {
     /// realloc(p, 0) ends in free(p).
     #[inline(always)]
     fn second_hit_of_free(&self, pointer: u64) -> bool {
-        let Some(outer) = self.outer() else { return false };
+        let Some(thread) = self.thread else { return false };
         // SAFETY: a frame inside a value of THREADS.
-        unsafe {
-            if (*outer).entry != entry::REALLOC || (*outer).request != 0 || (*outer).argument != pointer {
-                return false;
-            }
-            (*outer).second_hit = 1;
+        let outer = unsafe { &raw mut (*thread).frame };
+        let Frame {
+            request,
+            argument,
+            entry,
+            second_hit,
+            ..
+        } = unsafe { *outer };
+        if entry != entry::REALLOC || request != 0 || argument != pointer || second_hit != 0 || !self.inside(outer) {
+            return false;
         }
+        // SAFETY: as above.
+        unsafe { (*outer).second_hit = 1 };
         bump!(self.process, second_hits);
         true
     }
@@ -192,13 +218,23 @@ impl Hit {
     /// libc itself frees a thread's cache at its end.
     #[inline(always)]
     fn freed_by_thread_exit(&self) -> bool {
-        if !self.called_by_libc() {
+        // SAFETY: a value of STATES.
+        let check = unsafe { (*self.process.state).libc.exit_check };
+        if check == exit_check::NEVER {
             return false;
         }
-        let address = self.back.address.wrapping_sub(self.base);
+        if check == exit_check::EXITING
+            && let Some(thread) = self.thread
+            // SAFETY: a value of THREADS.
+            && unsafe { (*thread).exiting } == 0
+        {
+            return false;
+        }
+        let address = self.return_address().wrapping_sub(self.base);
         for site in 0..SPURIOUS_SITES {
             // SAFETY: a value of STATES.
-            if unsafe { (*self.process.state).libc.spurious_free_returns[site] } == address {
+            let known = unsafe { (*self.process.state).libc.spurious_free_returns[site] };
+            if known != 0 && known == address {
                 return true;
             }
         }
@@ -215,10 +251,7 @@ impl Hit {
                 return false;
             }
             let frame = &raw const (*thread).frame;
-            let again = (*frame).entry == entry::FREE
-                && (*frame).argument == pointer
-                && (*frame).slot == self.back.slot
-                && (*frame).return_address == self.back.address;
+            let again = (*frame).entry == entry::FREE && (*frame).argument == pointer && (*frame).slot == self.slot;
             if again {
                 (*thread).freed = 1;
             }
@@ -447,6 +480,18 @@ pub fn on_free(ctx: ProbeContext) -> u32 {
     bump!(hit.process, blocks[entry::FREE as usize]);
     bump!(hit.process, bytes[entry::FREE as usize], chunk & !FLAGS);
     hit.freed(chunk);
+    0
+}
+
+/// libc begins to free what it keeps for a thread that ends.
+#[uprobe]
+pub fn on_thread_exit(_ctx: ProbeContext) -> u32 {
+    let Some(ids) = current_ids() else { return 0 };
+    let Some((_, Some(thread))) = filter::active_thread(ids) else {
+        return 0;
+    };
+    // SAFETY: a value of THREADS, written to by its own thread alone.
+    unsafe { (*thread).exiting = 1 };
     0
 }
 

@@ -7,14 +7,6 @@
 use aya_ebpf::bindings::pt_regs;
 use aya_ebpf::helpers::bpf_probe_read_user;
 
-/// Where a call returns to.
-#[derive(Clone, Copy)]
-pub struct Return {
-    pub slot: u64,
-    /// 0 when the slot could not be read.
-    pub address: u64,
-}
-
 #[cfg(bpf_target_arch = "x86_64")]
 mod imp {
     use super::*;
@@ -54,14 +46,20 @@ mod imp {
     /// There is no link register.
     pub const LR_OFFSET: Option<usize> = None;
 
-    /// `moved`: bytes by which the stack pointer has moved down since the function's first instruction.
+    /// Where the address lies to which the called function returns. `moved`: bytes by which the stack pointer has moved
+    /// down since its first instruction.
     #[inline(always)]
-    pub fn return_of(regs: &pt_regs, moved: u32) -> Return {
-        let slot = regs.rsp.wrapping_add(u64::from(moved));
-        Return {
-            slot,
-            address: word(slot).unwrap_or(0),
-        }
+    pub fn slot(regs: &pt_regs, moved: u32) -> u64 {
+        regs.rsp.wrapping_add(u64::from(moved))
+    }
+
+    /// 0 when it cannot be read.
+    ///
+    /// # Safety
+    /// `regs` is the context of a uprobe.
+    #[inline(always)]
+    pub unsafe fn return_address(_regs: *const pt_regs, slot: u64) -> u64 {
+        word(slot).unwrap_or(0)
     }
 
     /// The slot of the call that has just returned.
@@ -111,11 +109,16 @@ mod imp {
     pub const LR_OFFSET: Option<usize> = Some(core::mem::offset_of!(pt_regs, regs) + 30 * 8);
 
     #[inline(always)]
-    pub fn return_of(regs: &pt_regs, moved: u32) -> Return {
-        Return {
-            slot: regs.sp.wrapping_add(u64::from(moved)),
-            address: regs.regs[30] & ADDRESS,
-        }
+    pub fn slot(regs: &pt_regs, moved: u32) -> u64 {
+        regs.sp.wrapping_add(u64::from(moved))
+    }
+
+    /// # Safety
+    /// `regs` is the context of a uprobe.
+    #[inline(always)]
+    pub unsafe fn return_address(regs: *const pt_regs, _slot: u64) -> u64 {
+        // SAFETY: the caller vouches for it.
+        unsafe { (&raw const (*regs).regs[30]).read_volatile() & ADDRESS }
     }
 
     #[inline(always)]

@@ -68,16 +68,16 @@ pub fn on_stack(frame: *const Frame, sp: u64) -> u8 {
         return attribution::UNREADABLE;
     }
     // SAFETY: a frame inside a value of THREADS.
-    let slot = unsafe { (*frame).slot };
+    let (slot, kept) = unsafe { ((*frame).slot, (*frame).return_address) };
     if !arch::deeper(sp, slot) || slot - sp > DEPTH {
         return attribution::STALE;
     }
-    if !arch::SLOT_HOLDS_ADDRESS {
-        return attribution::PROVEN;
+    if !arch::SLOT_HOLDS_ADDRESS || kept == 0 {
+        return attribution::DEEPER;
     }
     match arch::word(slot) {
         None => attribution::UNREADABLE,
-        Some(address) if returns_to(frame, address) => attribution::PROVEN,
+        Some(address) if returns_to(frame, address) => attribution::DEEPER,
         Some(_) => attribution::STALE,
     }
 }
@@ -106,7 +106,7 @@ pub fn attribute(thread: *const ThreadState, sp: u64) -> (u8, *const Frame) {
         )
     };
     let state = state_of(frame, sp);
-    if state == attribution::PROVEN || handlers == 0 {
+    if state == attribution::DEEPER || handlers == 0 {
         return (state, frame);
     }
     // SAFETY: as above.

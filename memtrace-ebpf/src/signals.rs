@@ -20,7 +20,6 @@ const NO_FRAME: Frame = Frame {
     request: 0,
     argument: 0,
     chunk: 0,
-    time_ns: 0,
     call: 0,
     entry: 0,
     second_hit: 0,
@@ -47,7 +46,7 @@ pub fn signal_deliver(ctx: TracePointContext) -> u32 {
     unsafe {
         if (*thread).handlers == 0 {
             let state = frame::state_of(&raw const (*thread).frame, registers.sp);
-            (*thread).interrupted = if state == attribution::PROVEN || state == attribution::UNCHECKED {
+            (*thread).interrupted = if state == attribution::DEEPER || state == attribution::UNCHECKED {
                 (*thread).frame
             } else {
                 NO_FRAME

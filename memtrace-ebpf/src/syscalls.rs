@@ -13,7 +13,7 @@ use crate::count::{bump, snapshot};
 use crate::filter::{self, Ids, Process, active_process, current_ids};
 use crate::frame::UserRegisters;
 use crate::maps::THREADS;
-use crate::{emit, frame, heap, rss};
+use crate::{arch, emit, frame, heap, rss};
 
 /// Words before the arguments (entry) or the result (exit) in the tracepoint's record: the common fields, the number.
 const FIELDS: usize = 2;
@@ -95,7 +95,7 @@ fn exit(ctx: &TracePointContext, call: u8) {
         verdict,
         kept,
     };
-    if verdict == attribution::PROVEN {
+    if verdict == attribution::DEEPER {
         // SAFETY: a frame inside a value of THREADS.
         let up_to_slot = unsafe { (*kept).slot }.wrapping_sub(registers.sp).wrapping_add(8);
         emit::send::<DeepSyscallRecord>(process, |record| fill(record.cast(), made, DEEP, up_to_slot));
@@ -151,8 +151,11 @@ fn fill(record: *mut SyscallRecord, made: Made, room: u64, wanted: u64) {
         (*record).lr = registers.lr;
         (*record).libc_base = (*thread).libc_base;
         (*record).frame = *kept;
+        if (*kept).return_address == 0 && arch::SLOT_HOLDS_ADDRESS {
+            (*record).frame.return_address = arch::word((*kept).slot).unwrap_or(0);
+        }
         (*record).main_arena = 0;
-        (*record).heap = if verdict == attribution::PROVEN || verdict == attribution::UNCHECKED {
+        (*record).heap = if verdict == attribution::DEEPER || verdict == attribution::UNCHECKED {
             let arena = heap::arena_of_call(call, (*thread).pending_args[0], (*thread).pending_arena, kept);
             (*record).main_arena = u8::from(arena == 0);
             heap::read(process, (*thread).libc_base, arena)

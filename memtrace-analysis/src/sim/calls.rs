@@ -207,7 +207,6 @@ impl Program {
             request,
             argument,
             chunk: field,
-            time_ns: self.clock_ns,
             call: thread.calls,
             return_address: 0x40_1000,
         };

@@ -79,7 +79,6 @@ fn frame() -> impl Strategy<Value = Frame> {
             request,
             argument,
             chunk,
-            time_ns: 0,
             call,
             return_address: 0,
         }

@@ -15,6 +15,8 @@ use crate::privileges::{self, Capabilities, Task};
 use crate::probe::ProbePlan;
 use crate::target::{MappedLibrary, Target};
 
+use super::unwind::Unwinder;
+
 /// A place in a library, as it will be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
@@ -53,6 +55,22 @@ pub fn sites(plan: &ProbePlan, returns: bool) -> Vec<Site> {
             }
         })
         .collect()
+}
+
+/// Where thread exit is seen, by the file offsets of the code that makes its frees; None when that code cannot be told
+/// from what lies around it.
+pub fn thread_exits(plan: &ProbePlan, unwinder: Option<&mut Unwinder>) -> Option<Vec<u64>> {
+    let first = plan.sites.first()?;
+    let in_file = first.file_offset.wrapping_sub(first.function + first.offset);
+    let unwinder = unwinder?;
+    let mut places = plan
+        .spurious_free_returns
+        .iter()
+        .map(|&behind| Some(unwinder.function(behind - 1)?.wrapping_add(in_file)))
+        .collect::<Option<Vec<u64>>>()?;
+    places.sort_unstable();
+    places.dedup();
+    Some(places)
 }
 
 /// Everything that is attached; closing a link takes it away.
@@ -121,28 +139,35 @@ impl Links {
         target: &Target,
         library: &MappedLibrary,
         sites: &[Site],
+        thread_exits: &[u64],
         follow: bool,
     ) -> Result<()> {
         let scope = match NonZeroU32::new(target.pid) {
             Some(pid) if !follow => UProbeScope::OneProcess(pid),
             _ => UProbeScope::AllProcesses,
         };
+        let mut places = Vec::new();
         for site in sites {
             let name = site.entry.name();
-            let mut programs = vec![format!("on_{name}")];
+            places.push((format!("on_{name}"), site.file_offset));
             if site.with_return {
-                programs.push(format!("on_{name}_return"));
+                places.push((format!("on_{name}_return"), site.file_offset));
             }
-            for program in programs {
-                let program: &mut UProbe = find(ebpf, &program)?;
-                let context = || format!("probing {name} in {} of process {}", library.shown, target.pid);
-                let id = program
-                    .attach(site.file_offset, &library.opened, scope)
-                    .with_context(refusal)
-                    .with_context(context)?;
-                self.probes
-                    .push((target.pid, program.take_link(id).with_context(context)?));
-            }
+        }
+        places.extend(
+            thread_exits
+                .iter()
+                .map(|&place| (String::from("on_thread_exit"), place)),
+        );
+        for (name, place) in places {
+            let context = || format!("probing {} of process {} for {name}", library.shown, target.pid);
+            let program: &mut UProbe = find(ebpf, &name)?;
+            let id = program
+                .attach(place, &library.opened, scope)
+                .with_context(refusal)
+                .with_context(context)?;
+            self.probes
+                .push((target.pid, program.take_link(id).with_context(context)?));
         }
         Ok(())
     }

@@ -53,6 +53,12 @@ impl Decoder {
         self.libraries[index].1.is_some()
     }
 
+    /// For following frames through a process's libc.
+    pub fn unwinder(&mut self, pid: u32) -> Option<&mut Unwinder> {
+        let &library = self.library_of.get(&pid)?;
+        self.libraries.get_mut(library)?.1.as_mut()
+    }
+
     pub fn forget(&mut self, pid: u32) {
         self.library_of.remove(&pid);
     }
@@ -115,7 +121,7 @@ impl Decoder {
         let frame = frame(record, offset_of!(SyscallRecord, frame))?;
         let attribution = match byte(record, offset_of!(SyscallRecord, attribution))? {
             attribution::NONE => Attribution::None,
-            attribution::PROVEN => self.follow(record, pid, &args, frame.as_ref()?)?,
+            attribution::DEEPER => self.follow(record, pid, &args, frame.as_ref()?)?,
             attribution::STALE => Attribution::Stale,
             attribution::UNCHECKED => Attribution::Unchecked,
             attribution::UNREADABLE => Attribution::Unreadable,
@@ -143,13 +149,9 @@ impl Decoder {
         })
     }
 
-    /// The kernel side has found the return address in its slot; do the frames lead there?
+    /// The stack pointer is deeper than the frame's slot; do the frames lead there?
     fn follow(&mut self, record: &[u8], pid: u32, args: &[u64; 6], frame: &Frame) -> Option<Attribution> {
-        let library = self
-            .library_of
-            .get(&pid)
-            .and_then(|&index| self.libraries.get_mut(index));
-        let Some((_, Some(unwinder))) = library else {
+        let Some(unwinder) = self.unwinder(pid) else {
             return Some(Attribution::Unchecked);
         };
         let registers = Registers {
@@ -207,7 +209,6 @@ fn frame(record: &[u8], at: usize) -> Option<Option<Frame>> {
         request: word(record, at + offset_of!(abi::Frame, request))?,
         argument: word(record, at + offset_of!(abi::Frame, argument))?,
         chunk: (chunk != 0).then_some(chunk),
-        time_ns: word(record, at + offset_of!(abi::Frame, time_ns))?,
         call: word(record, at + offset_of!(abi::Frame, call))?,
         return_address: word(record, at + offset_of!(abi::Frame, return_address))?,
     }))

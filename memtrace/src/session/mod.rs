@@ -155,15 +155,22 @@ impl Session {
         let mut capabilities = self.capabilities();
         let sites = attach::sites(plan, returns::are_safe());
         self.follow_frames(target, library, plan, &mut capabilities)?;
+        let exits = attach::thread_exits(plan, self.decoder.unwinder(target.pid));
         let mut process = self.configured(target.pid, follow, begin);
-        process.libc = state::libc_facts(plan, &sites);
+        process.libc = state::libc_facts(plan, &sites, exits.as_deref());
         // Nothing is counted before all probes are there, or there would be mallocs without their frees; what is traced
         // already goes on.
         let wanted = process.active;
         process.active = self.tables.get(target.pid).map_or(active::NOT_YET, |now| now.active);
         self.tables.set(process)?;
-        self.links
-            .attach_probes(&mut self.ebpf, target, library, &sites, follow)?;
+        self.links.attach_probes(
+            &mut self.ebpf,
+            target,
+            library,
+            &sites,
+            &exits.unwrap_or_default(),
+            follow,
+        )?;
         process.active = wanted;
         self.tables.set(process)?;
         capabilities.limits.extend(plan.limits.iter().cloned());

@@ -1,7 +1,9 @@
 //! The maps' values, from and to plain values.
 
 use memtrace_analysis::event::{Capabilities, Entry, Realloc, Totals};
-use memtrace_common::{Counters, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, entry, syscall};
+use memtrace_common::{
+    Counters, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, entry, exit_check, syscall,
+};
 
 use crate::probe::ProbePlan;
 
@@ -60,8 +62,8 @@ pub fn new_process(pid: u32) -> ProcessState {
     }
 }
 
-/// What the kernel side has to know of a libc whose probes are at `sites`.
-pub fn libc_facts(plan: &ProbePlan, sites: &[Site]) -> LibcFacts {
+/// What the kernel side has to know of a libc whose probes are at `sites`, and at `thread_exits` where these are known.
+pub fn libc_facts(plan: &ProbePlan, sites: &[Site], thread_exits: Option<&[u64]>) -> LibcFacts {
     let mut facts = LibcFacts::NONE;
     for site in sites {
         let number = usize::from(entry_number(site.entry));
@@ -74,6 +76,11 @@ pub fn libc_facts(plan: &ProbePlan, sites: &[Site]) -> LibcFacts {
     facts.mp = plan.mp.unwrap_or(0);
     facts.top_offset = plan.top_offset.unwrap_or(0);
     facts.first_free_twice = u32::from(plan.first_free_twice);
+    facts.exit_check = match thread_exits {
+        _ if plan.spurious_free_returns.is_empty() => exit_check::NEVER,
+        Some(_) => exit_check::EXITING,
+        None => exit_check::ALWAYS,
+    };
     for (kept, &address) in facts.spurious_free_returns.iter_mut().zip(&plan.spurious_free_returns) {
         *kept = address;
     }

@@ -201,6 +201,11 @@ impl Unwinder {
         Way::Lost
     }
 
+    /// First instruction of the piece of code that `address` lies in, as the tables have it.
+    pub fn function(&mut self, address: u64) -> Option<u64> {
+        self.row(address).map(|row| row.function)
+    }
+
     fn row(&mut self, address: u64) -> Option<Row> {
         if let Some(known) = self.rows.get(&address) {
             return *known;
