@@ -6,6 +6,8 @@
 //! demo    build ->  a trace of `memtrace-lab brk-steps`
 //! test    packages, ebpf, formatting, lints, glibcs, every test  ->  a summary with what was skipped and why
 //! glibcs  other releases' libc6 under target/glibc, for tests
+//! test-kernels  other kernels, arm64 too: QEMU  ->  the kernel tests in each guest  ->  a table
+//! dist    static binaries, packages, manual, completions, bill of materials, checksums  ->  target/dist
 //! ```
 
 use std::ffi::OsString;
@@ -17,6 +19,7 @@ use clap::{Parser, Subcommand};
 mod archive;
 mod cross;
 mod demo;
+mod dist;
 mod ebpf;
 mod glibcs;
 mod kernels;
@@ -57,6 +60,8 @@ enum Verb {
     },
     /// Run memtrace's kernel tests on other kernels and architectures, in virtual machines
     TestKernels(kernels::Options),
+    /// Make what a release hands out: static binaries, packages, manual, completions, bill of materials, checksums
+    Dist(dist::Options),
     /// Unpack the glibc of other Debian releases under target/glibc, for tests
     Glibcs,
 }
@@ -78,6 +83,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Demo => demo::demo(),
         Verb::Test(options) => test::test(&options),
         Verb::RunTest { words } => test::run_one(&words),
+        Verb::Dist(options) => dist::dist(&options),
         Verb::TestKernels(options) => kernels::test_kernels(&options),
         Verb::Glibcs => glibcs::fetch_and_list(),
     }

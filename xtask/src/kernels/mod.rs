@@ -43,6 +43,7 @@ mod table;
 mod userland;
 mod verdict;
 
+pub use programs::Release;
 pub use qemu::debian_codename;
 
 /// The whole matrix, each series with the C library its guests get: all kernels see old and new libraries between them.
@@ -76,6 +77,9 @@ pub struct Options {
     /// Give every guest the C library of this Debian release
     #[arg(long, value_parser = userland::SUITES)]
     libc: Option<String>,
+    /// Test what `cargo xtask dist` hands out, not a faster build of the same source
+    #[arg(long)]
+    dist: bool,
     /// Put the table into the README (the whole matrix only)
     #[arg(long, conflicts_with_all = ["arch", "series", "small", "filter", "libc"])]
     write_readme: bool,
@@ -93,7 +97,12 @@ struct Plan {
 /// `cargo xtask test-kernels`
 pub fn test_kernels(options: &Options) -> Result<()> {
     let plans = plan(options);
-    let matrix = run(&plans, options.filter.as_deref())?;
+    let profile = if options.dist {
+        programs::RELEASE
+    } else {
+        programs::GUEST
+    };
+    let matrix = run(&plans, profile, options.filter.as_deref())?;
     print!("{}", matrix.text());
     if options.write_readme {
         matrix.write_readme()?;
@@ -149,13 +158,13 @@ fn suite_of(series: &Series) -> &'static str {
     SERIES.iter().rev().find(not_newer).unwrap_or(&SERIES[0]).1
 }
 
-fn run(plans: &[Plan], filter: Option<&str>) -> Result<Matrix> {
+fn run(plans: &[Plan], profile: &str, filter: Option<&str>) -> Result<Matrix> {
     let mut architectures: Vec<Arch> = plans.iter().map(|plan| plan.arch).collect();
     architectures.dedup();
     let qemu = Qemu::find_or_fetch(&architectures)?;
     let mut prepared = BTreeMap::new();
     for arch in architectures {
-        prepared.insert(arch.debian(), Machine::prepare(arch)?);
+        prepared.insert(arch.debian(), Machine::prepare(arch, profile)?);
     }
     let mut cells = Vec::new();
     for plan in plans {
@@ -195,10 +204,10 @@ struct Machine {
 
 impl Machine {
     /// What cannot be had is a reason not to run; what does not build is an error.
-    fn prepare(arch: Arch) -> Result<Result<Self, String>> {
+    fn prepare(arch: Arch, profile: &str) -> Result<Result<Self, String>> {
         match Self::fetch(arch) {
             Ok((apt, busybox, tools)) => {
-                let programs = Programs::build(&tools, &apt)?;
+                let programs = Programs::build(&tools, &apt, profile)?;
                 Ok(Ok(Self { apt, busybox, programs }))
             }
             Err(error) => Ok(Err(format!("{error:#}"))),
@@ -206,7 +215,7 @@ impl Machine {
     }
 
     fn fetch(arch: Arch) -> Result<(Archive, PathBuf, Cross)> {
-        let apt = Archive::open(arch.debian(), &image::SUITES, arch.debian(), Installed::Nothing)?;
+        let apt = archive_of(arch)?;
         let directory = workspace::target().join("kernels/busybox").join(arch.debian());
         archive::once(&directory, |partial| {
             archive::unpack(&apt.download("busybox-static/bookworm")?, partial)
@@ -269,6 +278,11 @@ impl Machine {
     }
 }
 
+/// Debian's packages of every suite for an architecture.
+fn archive_of(arch: Arch) -> Result<Archive> {
+    Archive::open(arch.debian(), &image::SUITES, arch.debian(), Installed::Nothing)
+}
+
 fn logs() -> PathBuf {
     workspace::target().join("kernels/logs")
 }
@@ -284,6 +298,7 @@ mod tests {
             small: false,
             filter: None,
             libc: None,
+            dist: false,
             write_readme: false,
             series: Vec::new(),
         });

@@ -11,12 +11,13 @@ use super::guest::TestProgram;
 use super::userland::{SUITES, Userland};
 use crate::archive::Archive;
 use crate::cross::{Cross, Link};
-use crate::ebpf;
+use crate::ebpf::{self, Arch};
 use crate::process::{self, say};
 use crate::workspace;
 
-/// Cargo's profile of what runs in the guests.
-const PROFILE: &str = "guest";
+/// Cargo's profiles: what is built often and runs in the guests, and what a release hands out.
+pub const GUEST: &str = "guest";
+pub const RELEASE: &str = "dist";
 /// Files of memtrace/tests that need a kernel to probe; they need nothing but root, so they run in a guest.
 const PREFIX: &str = "kernel";
 
@@ -29,7 +30,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    pub fn build(cross: &Cross, apt: &Archive) -> Result<Self> {
+    pub fn build(cross: &Cross, apt: &Archive, profile: &str) -> Result<Self> {
         let arch = cross.arch;
         ebpf::build(arch)?;
         say(&format!(
@@ -37,41 +38,19 @@ impl Programs {
             arch.debian()
         ));
         let mut tests = cross.cargo(Link::Static);
-        tests.args([
-            "test",
-            "--locked",
-            "--no-run",
-            "--profile",
-            PROFILE,
-            "--package",
-            "memtrace",
-            "--target",
-            arch.triple(),
-        ]);
+        tests.args(["test", "--no-run", "--profile", profile, "--package", "memtrace"]);
         for name in test_names()? {
             tests.args(["--test", &name]);
         }
-        let built = artifacts(&mut tests)?;
+        let built = artifacts(&mut tests, arch)?;
         let tests: Vec<TestProgram> = built
             .iter()
             .filter(|built| built.is_test)
             .map(Built::test_program)
             .collect();
         let memtrace = only(&built, "memtrace")?;
-
         let oldest = Userland::find_or_fetch(SUITES[0], arch, apt)?;
-        let mut lab = cross.cargo(Link::Dynamic(&oldest.root));
-        lab.args([
-            "build",
-            "--locked",
-            "--profile",
-            PROFILE,
-            "--package",
-            "memtrace-lab",
-            "--target",
-            arch.triple(),
-        ]);
-        let lab = only(&artifacts(&mut lab)?, "memtrace-lab")?;
+        let lab = build_lab(cross, &oldest, profile)?;
         let (directory, programs) = compile_programs(cross, &oldest)?;
         Ok(Self {
             tests,
@@ -81,6 +60,34 @@ impl Programs {
             lab,
         })
     }
+}
+
+/// The two programs that a release hands out.
+pub struct Release {
+    pub memtrace: PathBuf,
+    pub lab: PathBuf,
+}
+
+impl Release {
+    /// At the places, and from the flags, of the programs that guests run under [`RELEASE`]: the same files.
+    pub fn build(arch: Arch) -> Result<Self> {
+        let cross = Cross::find_or_fetch(arch)?;
+        ebpf::build(arch)?;
+        say(&format!("building the release for {} (static)", arch.debian()));
+        let mut cargo = cross.cargo(Link::Static);
+        cargo.args(["build", "--profile", RELEASE, "--package", "memtrace"]);
+        let memtrace = only(&artifacts(&mut cargo, arch)?, "memtrace")?;
+        let oldest = Userland::find_or_fetch(SUITES[0], arch, &super::archive_of(arch)?)?;
+        let lab = build_lab(&cross, &oldest, RELEASE)?;
+        Ok(Self { memtrace, lab })
+    }
+}
+
+/// The lab is about the C library it runs with, so it is never static; built for the oldest, it runs with all.
+fn build_lab(cross: &Cross, oldest: &Userland, profile: &str) -> Result<PathBuf> {
+    let mut cargo = cross.cargo(Link::Dynamic(&oldest.root));
+    cargo.args(["build", "--profile", profile, "--package", "memtrace-lab"]);
+    only(&artifacts(&mut cargo, cross.arch)?, "memtrace-lab")
 }
 
 /// The C programs of the kernel tests, as the tests themselves compile them where there is a compiler.
@@ -163,8 +170,14 @@ impl Built {
 }
 
 /// Runs cargo and takes from its messages which programs it made.
-fn artifacts(cargo: &mut Command) -> Result<Vec<Built>> {
-    cargo.args(["--message-format", "json-render-diagnostics"]);
+fn artifacts(cargo: &mut Command, arch: Arch) -> Result<Vec<Built>> {
+    cargo.args([
+        "--locked",
+        "--target",
+        arch.triple(),
+        "--message-format",
+        "json-render-diagnostics",
+    ]);
     let output = cargo
         .stderr(std::process::Stdio::inherit())
         .output()
