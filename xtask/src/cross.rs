@@ -48,13 +48,6 @@ impl Cross {
         })
     }
 
-    /// A C compiler command that makes programs for the glibc unpacked there.
-    pub fn cc(&self, root: &Path) -> Command {
-        let mut command = Command::new(&self.compiler);
-        command.args(self.link_words(root));
-        command
-    }
-
     /// A cross compiler looks for start files and libraries among its own first, unless it is told where.
     fn link_words(&self, root: &Path) -> [String; 3] {
         let libraries = root.join("usr/lib").join(self.arch.multiarch());

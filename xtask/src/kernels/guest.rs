@@ -21,6 +21,13 @@ pub struct TestProgram {
     pub file: PathBuf,
 }
 
+/// A file of this machine, and its place in the guest.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    pub at: PathBuf,
+    pub from: PathBuf,
+}
+
 /// What goes into the guest besides the C library.
 pub struct Contents<'a> {
     pub busybox: &'a Path,
@@ -28,8 +35,8 @@ pub struct Contents<'a> {
     /// Files the tests expect where they were built, so that they run here as they do there.
     pub in_place: &'a [PathBuf],
     /// Run once more for its report: what the trace knows on this kernel.
-    pub memtrace: &'a Path,
-    pub lab: &'a Path,
+    pub memtrace: &'a Installed,
+    pub lab: &'a Installed,
     /// Environment of the tests.
     pub environment: &'a [(String, String)],
     pub filter: Option<&'a str>,
@@ -37,7 +44,7 @@ pub struct Contents<'a> {
 
 /// Makes the root directory of a guest.
 pub fn populate(tree: &mut Initramfs, contents: &Contents) -> Result<()> {
-    for directory in ["proc", "sys", "dev", "tmp", "run", "root", "etc"] {
+    for directory in ["proc", "sys", "dev", "tmp", "run", "root", "etc", "usr/bin"] {
         tree.directory(directory);
     }
     tree.copy("bin/busybox", contents.busybox)?;
@@ -53,6 +60,9 @@ pub fn populate(tree: &mut Initramfs, contents: &Contents) -> Result<()> {
     for file in contents.in_place {
         tree.copy(file, file)?;
     }
+    for Installed { at, from } in [contents.memtrace, contents.lab] {
+        tree.copy(at, from)?;
+    }
     tree.file("init", init_script(contents));
     Ok(())
 }
@@ -61,7 +71,7 @@ fn init_script(contents: &Contents) -> String {
     let mut script = String::from(
         "#!/bin/busybox sh\n\
          /bin/busybox --install -s /bin\n\
-         export PATH=/bin HOME=/root TERM=dumb RUST_BACKTRACE=1 MEMTRACE_SKIPS=/run/skips\n\
+         export PATH=/usr/bin:/bin HOME=/root TERM=dumb RUST_BACKTRACE=1 MEMTRACE_SKIPS=/run/skips\n\
          mount -t proc proc /proc\n\
          mount -t sysfs sys /sys\n\
          mount -t devtmpfs dev /dev\n\
@@ -98,8 +108,8 @@ fn init_script(contents: &Contents) -> String {
          echo \"RESULT rc=$worst\"\n\
          sync\n\
          poweroff -f\n",
-        contents.memtrace.display(),
-        contents.lab.display()
+        contents.memtrace.at.display(),
+        contents.lab.at.display()
     );
     script
 }

@@ -25,6 +25,7 @@ use self::initramfs::Initramfs;
 use self::programs::Programs;
 use self::qemu::{Boot, Qemu};
 use self::table::Matrix;
+use self::toolchain::Toolchain;
 use self::userland::Userland;
 use crate::archive::{self, Archive, Installed};
 use crate::cross::Cross;
@@ -40,6 +41,7 @@ mod machine;
 mod programs;
 mod qemu;
 mod table;
+mod toolchain;
 mod userland;
 mod verdict;
 
@@ -199,6 +201,9 @@ fn summary(cell: &Cell) -> String {
 struct Machine {
     apt: Archive,
     busybox: PathBuf,
+    toolchain: Toolchain,
+    /// Every release of the C library that can be had, for the tests that run under each.
+    releases: Vec<(&'static str, Userland)>,
     programs: Programs,
 }
 
@@ -206,15 +211,18 @@ impl Machine {
     /// What cannot be had is a reason not to run; what does not build is an error.
     fn prepare(arch: Arch, profile: &str) -> Result<Result<Self, String>> {
         match Self::fetch(arch) {
-            Ok((apt, busybox, tools)) => {
-                let programs = Programs::build(&tools, &apt, profile)?;
-                Ok(Ok(Self { apt, busybox, programs }))
-            }
+            Ok((apt, busybox, toolchain, tools)) => Ok(Ok(Self {
+                programs: Programs::build(&tools, &apt, profile)?,
+                releases: releases(arch, &apt),
+                apt,
+                busybox,
+                toolchain,
+            })),
             Err(error) => Ok(Err(format!("{error:#}"))),
         }
     }
 
-    fn fetch(arch: Arch) -> Result<(Archive, PathBuf, Cross)> {
+    fn fetch(arch: Arch) -> Result<(Archive, PathBuf, Toolchain, Cross)> {
         let apt = archive_of(arch)?;
         let directory = workspace::target().join("kernels/busybox").join(arch.debian());
         archive::once(&directory, |partial| {
@@ -225,7 +233,8 @@ impl Machine {
             .into_iter()
             .find(|file| file.is_file())
             .context("busybox-static has no busybox")?;
-        Ok((apt, busybox, Cross::find_or_fetch(arch)?))
+        let toolchain = Toolchain::find_or_fetch(arch, &apt)?;
+        Ok((apt, busybox, toolchain, Cross::find_or_fetch(arch)?))
     }
 
     fn run(&self, plan: &Plan, qemu: &Qemu, filter: Option<&str>) -> Result<Cell> {
@@ -237,7 +246,11 @@ impl Machine {
             Err(error) => return Ok(Cell::not_run(&series.to_string(), arch.debian(), format!("{error:#}"))),
         };
         let mut tree = Initramfs::default();
-        userland.install(&mut tree, "")?;
+        self.toolchain.install(&mut tree)?;
+        userland.install(&mut tree)?;
+        for (suite, release) in &self.releases {
+            release.install_release(&mut tree, suite)?;
+        }
         guest::populate(&mut tree, &self.contents(filter))?;
         let name = format!("{series}-{}", arch.debian());
         let (initrd, log) = (logs().join(format!("{name}.cpio")), logs().join(format!("{name}.log")));
@@ -276,6 +289,18 @@ impl Machine {
             filter,
         }
     }
+}
+
+/// A release that cannot be had is left out, aloud: the tests run under those at hand.
+fn releases(arch: Arch, apt: &Archive) -> Vec<(&'static str, Userland)> {
+    let mut found = Vec::new();
+    for suite in userland::SUITES {
+        match Userland::find_or_fetch(suite, arch, apt) {
+            Ok(userland) => found.push((suite, userland)),
+            Err(error) => say(&format!("the guests go without the C library of {suite}: {error:#}")),
+        }
+    }
+    found
 }
 
 /// Debian's packages of every suite for an architecture.

@@ -7,12 +7,12 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::guest::TestProgram;
+use super::guest::{Installed, TestProgram};
 use super::userland::{SUITES, Userland};
 use crate::archive::Archive;
 use crate::cross::{Cross, Link};
 use crate::ebpf::{self, Arch};
-use crate::process::{self, say};
+use crate::process::say;
 use crate::workspace;
 
 /// Cargo's profiles: what is built often and runs in the guests, and what a release hands out.
@@ -23,9 +23,11 @@ const PREFIX: &str = "kernel";
 
 pub struct Programs {
     pub tests: Vec<TestProgram>,
+    /// Files that are in a guest where they are here.
     pub in_place: Vec<PathBuf>,
-    pub memtrace: PathBuf,
-    pub lab: PathBuf,
+    /// Where the tests look for it; and the lab beside it, as in an installation.
+    pub memtrace: Installed,
+    pub lab: Installed,
     pub environment: Vec<(String, String)>,
 }
 
@@ -51,13 +53,17 @@ impl Programs {
         let memtrace = only(&built, "memtrace")?;
         let oldest = Userland::find_or_fetch(SUITES[0], arch, apt)?;
         let lab = build_lab(cross, &oldest, profile)?;
-        let (directory, programs) = compile_programs(cross, &oldest)?;
+        let beside = memtrace.with_file_name("memtrace-lab");
+        let directory = memtrace.parent().context("a program lies in a directory")?;
         Ok(Self {
             tests,
-            in_place: [vec![memtrace.clone(), lab.clone()], programs].concat(),
-            environment: vec![("MEMTRACE_TEST_PROGRAMS".to_owned(), directory.display().to_string())],
-            memtrace,
-            lab,
+            environment: vec![("MEMTRACE_BIN_DIR".to_owned(), directory.display().to_string())],
+            in_place: files_of_the_tests()?,
+            memtrace: Installed {
+                at: memtrace.clone(),
+                from: memtrace,
+            },
+            lab: Installed { at: beside, from: lab },
         })
     }
 }
@@ -90,43 +96,23 @@ fn build_lab(cross: &Cross, oldest: &Userland, profile: &str) -> Result<PathBuf>
     only(&artifacts(&mut cargo, cross.arch)?, "memtrace-lab")
 }
 
-/// The C programs of the kernel tests, as the tests themselves compile them where there is a compiler.
-fn compile_programs(cross: &Cross, libc: &Userland) -> Result<(PathBuf, Vec<PathBuf>)> {
-    let sources = workspace::root().join("memtrace/tests/programs");
-    let directory = workspace::target()
-        .join("kernels/build/programs")
-        .join(cross.arch.debian());
-    fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
-    let mut programs = Vec::new();
-    for source in files_with_extension(&sources, "c")? {
-        let program = directory.join(source.file_stem().context("a source has a name")?);
-        let mut cc = cross.cc(&libc.root);
-        cc.args([
-            "-O1",
-            "-fno-builtin",
-            "-pthread",
-            "-Wno-deprecated-declarations",
-            "-Wno-unused-result",
-            "-o",
-        ]);
-        cc.arg(&program).arg(&source).args(["-ldl"]);
-        process::run(&mut cc, &format!("compiling {}", source.display()))?;
-        programs.push(program);
-    }
-    Ok((directory, programs))
-}
-
-fn files_with_extension(directory: &Path, wanted: &str) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).with_context(|| format!("listing {}", directory.display()))? {
-        let file = entry
-            .with_context(|| format!("listing {}", directory.display()))?
-            .path();
-        if file.extension().is_some_and(|extension| extension == wanted) {
-            files.push(file);
+/// What the tests read where it lies in the workspace.
+fn files_of_the_tests() -> Result<Vec<PathBuf>> {
+    let mut files = vec![workspace::root().join("docs/report.schema.json")];
+    for directory in [
+        "memtrace/tests/programs",
+        "memtrace/tests/support/c",
+        "memtrace/tests/goldens",
+    ] {
+        let directory = workspace::root().join(directory);
+        for entry in fs::read_dir(&directory).with_context(|| format!("listing {}", directory.display()))? {
+            files.push(
+                entry
+                    .with_context(|| format!("listing {}", directory.display()))?
+                    .path(),
+            );
         }
     }
-    files.sort();
     Ok(files)
 }
 

@@ -26,6 +26,9 @@ const LIBRARIES: [&str; 7] = [
     "libgcc_s.so.1",
 ];
 
+/// What a program is linked with besides.
+const START_FILES: [&str; 5] = ["crt1.o", "Scrt1.o", "crti.o", "crtn.o", "libc_nonshared.a"];
+
 /// One release's C library.
 #[derive(Clone, Debug)]
 pub struct Userland {
@@ -63,17 +66,41 @@ impl Userland {
         Ok(Self { arch, root, version })
     }
 
-    /// Puts the loader and the libraries into a guest, below `prefix`.
-    pub fn install(&self, tree: &mut Initramfs, prefix: &str) -> Result<()> {
+    /// Puts the library where the tests look for other releases than the guest's own: target/glibc/SUITE.
+    pub fn install_release(&self, tree: &mut Initramfs, suite: &str) -> Result<()> {
+        let root = workspace::target().join("glibc").join(suite);
+        let libraries = root.join("usr/lib").join(self.arch.multiarch());
+        let loader = Path::new(self.arch.loader())
+            .file_name()
+            .context("the loader has a name")?
+            .to_string_lossy();
+        for name in LIBRARIES.into_iter().chain([&*loader]) {
+            if let Some(from) = find(&self.root, self.arch, name) {
+                tree.copy(libraries.join(name), &from)?;
+            }
+        }
+        if suite == SUITES[0] {
+            for name in START_FILES {
+                let from = find(&self.root, self.arch, name).with_context(|| format!("libc6-dev has no {name}"))?;
+                tree.copy(libraries.join(name), &from)?;
+            }
+            tree.symlink(root.join("usr/include"), "/usr/include");
+        }
+        tree.file(root.join(".complete"), *b"");
+        Ok(())
+    }
+
+    /// Makes it the guest's own.
+    pub fn install(&self, tree: &mut Initramfs) -> Result<()> {
         let name = Path::new(self.arch.loader())
             .file_name()
             .context("the loader has a name")?
             .to_string_lossy();
         let loader = find(&self.root, self.arch, &name).with_context(|| format!("no loader {name}"))?;
-        tree.copy(format!("{prefix}{}", self.arch.loader()), &loader)?;
+        tree.copy(self.arch.loader(), &loader)?;
         for library in LIBRARIES {
             if let Some(from) = find(&self.root, self.arch, library) {
-                tree.copy(format!("{prefix}/lib/{}/{library}", self.arch.multiarch()), &from)?;
+                tree.copy(format!("lib/{}/{library}", self.arch.multiarch()), &from)?;
             }
         }
         Ok(())
