@@ -47,6 +47,9 @@ impl Archive {
             "Dir::Etc::sourceparts=/dev/null".to_owned(),
             format!("Dir::State::Lists={}", directory.join("lists").display()),
             format!("Dir::Cache={}", directory.join("cache").display()),
+            // Some images switch these off, and then each question reads all lists again.
+            "Dir::Cache::pkgcache=pkgcache.bin".to_owned(),
+            "Dir::Cache::srcpkgcache=srcpkgcache.bin".to_owned(),
             format!("APT::Architecture={architecture}"),
             format!("APT::Architectures::={architecture}"),
             "APT::Sandbox::User=".to_owned(),
@@ -112,6 +115,14 @@ impl Archive {
 
     /// Downloads one package, `NAME`, `NAME/SUITE` or `NAME=VERSION`, without what it depends on.
     pub fn download(&self, package: &str) -> Result<PathBuf> {
+        let mut files = self.download_all(&[package])?;
+        files
+            .pop()
+            .with_context(|| format!("apt downloaded nothing for {package}"))
+    }
+
+    /// Downloads several at once; they lie there until the next download.
+    pub fn download_all(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
         let inbox = self.directory.join("inbox");
         if inbox.exists() {
             fs::remove_dir_all(&inbox).with_context(|| format!("emptying {}", inbox.display()))?;
@@ -120,11 +131,10 @@ impl Archive {
         let mut command = self.command("apt-get");
         command
             .current_dir(&inbox)
-            .args(["--quiet", "--quiet", "download", package]);
-        process::capture(&mut command, &format!("downloading {package}"))?;
-        debs(&inbox)?
-            .pop()
-            .with_context(|| format!("apt downloaded nothing for {package}"))
+            .args(["--quiet", "--quiet", "download"])
+            .args(packages);
+        process::capture(&mut command, &format!("downloading {}", packages.join(", ")))?;
+        debs(&inbox)
     }
 
     /// Downloads packages with what they depend on and this machine lacks; those named also if they are installed.

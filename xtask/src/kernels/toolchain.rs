@@ -63,9 +63,10 @@ impl Toolchain {
                 "unpacking a C compiler for the {} guests below target/kernels/toolchain",
                 arch.debian()
             ));
-            for package in PACKAGES {
-                let package = package.replace("{}", &arch.multiarch().replace('_', "-"));
-                archive::unpack(&apt.download(&format!("{package}/{}", SUITES[0]))?, partial)?;
+            let name = arch.multiarch().replace('_', "-");
+            let packages = PACKAGES.map(|package| format!("{}/{}", package.replace("{}", &name), SUITES[0]));
+            for deb in apt.download_all(&packages.each_ref().map(String::as_str))? {
+                archive::unpack(&deb, partial)?;
             }
             Ok(())
         })?;

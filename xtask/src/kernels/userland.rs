@@ -55,8 +55,9 @@ impl Userland {
             if suite == oldest {
                 packages.extend(["libc6-dev", "linux-libc-dev"].map(|package| format!("{package}/{oldest}")));
             }
-            for package in packages {
-                archive::unpack(&apt.download(&package)?, partial)?;
+            let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+            for deb in apt.download_all(&packages)? {
+                archive::unpack(&deb, partial)?;
             }
             make_linkable(partial, arch)
         })?;
