@@ -175,3 +175,92 @@ impl Batches {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Entry;
+
+    fn frame(call: u64, request: u64) -> Frame {
+        Frame {
+            entry: Entry::Malloc,
+            request,
+            argument: 0,
+            chunk: None,
+            time_ns: 0,
+            call,
+            return_address: 0,
+        }
+    }
+
+    /// Totals of the process, then of the thread: `bytes` are ten a block.
+    fn snapshot(all: u64, thread: u64) -> Snapshot {
+        Snapshot {
+            allocated_blocks: all,
+            allocated_bytes: all * 10,
+            thread_allocated_blocks: thread,
+            thread_allocated_bytes: thread * 10,
+            ..Snapshot::default()
+        }
+    }
+
+    const ARENA: Option<ArenaKey> = Some(ArenaKey::Thread(1));
+
+    #[test]
+    fn one_threads_batches_add_up() {
+        let mut batches = Batches::default();
+        let first = batches.close(1, Some(ArenaKey::Main), Some(&frame(1, 10)), &snapshot(1, 1));
+        assert_eq!((first.blocks, first.first, first.scope), (0, true, BatchScope::Process));
+        // Nine more, the ninth of which makes the next growth; a mapped block closes a batch too.
+        let second = batches.close(1, None, Some(&frame(9, 10)), &snapshot(10, 10));
+        assert_eq!((second.blocks, second.requested_bytes, second.first), (9, 90, false));
+        let third = batches.close(1, Some(ArenaKey::Main), Some(&frame(30, 10)), &snapshot(30, 30));
+        assert_eq!(third.blocks, 20);
+    }
+
+    #[test]
+    fn a_call_that_grows_twice_has_an_empty_second_batch() {
+        let mut batches = Batches::default();
+        batches.close(1, Some(ArenaKey::Main), Some(&frame(5, 10)), &snapshot(5, 5));
+        let again = batches.close(1, None, Some(&frame(5, 10)), &snapshot(5, 5));
+        assert_eq!((again.blocks, again.requested_bytes), (0, 0));
+    }
+
+    #[test]
+    fn an_arenas_batch_is_its_users() {
+        let mut batches = Batches::default();
+        batches.set_several_threads();
+        // Threads 1 and 2 share an arena, thread 3 has another one.
+        batches.close(1, ARENA, Some(&frame(1, 10)), &snapshot(1, 1));
+        batches.close(2, ARENA, Some(&frame(1, 10)), &snapshot(2, 1));
+        batches.close(3, Some(ArenaKey::Thread(2)), Some(&frame(1, 10)), &snapshot(1000, 999));
+        batches.observe(2, &snapshot(1006, 7));
+        let batch = batches.close(1, ARENA, Some(&frame(5, 10)), &snapshot(1010, 5));
+        // Thread 1: its 2nd to 4th, the 1st being in the batch of thread 2's growth; thread 2: its 1st to 7th.
+        assert_eq!((batch.blocks, batch.scope), (3 + 7, BatchScope::Threads));
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_leaves_its_blocks_to_its_arena() {
+        let mut batches = Batches::default();
+        batches.set_several_threads();
+        batches.close(1, ARENA, Some(&frame(1, 10)), &snapshot(1, 1));
+        batches.close(2, ARENA, Some(&frame(1, 10)), &snapshot(2, 1));
+        batches.observe(2, &snapshot(9, 8));
+        batches.exit(2);
+        let batch = batches.close(1, ARENA, Some(&frame(2, 10)), &snapshot(10, 2));
+        assert_eq!((batch.blocks, batch.scope), (8, BatchScope::Thread));
+    }
+
+    #[test]
+    fn what_is_no_block_counts_as_none() {
+        let mut batches = Batches::default();
+        let realloc = Frame {
+            entry: Entry::Realloc,
+            argument: 0x1000,
+            ..frame(3, 50)
+        };
+        let batch = batches.close(1, Some(ArenaKey::Main), Some(&realloc), &snapshot(4, 4));
+        assert_eq!(batch.blocks, 4, "realloc of a block is no block of its own");
+    }
+}

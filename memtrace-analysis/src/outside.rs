@@ -3,7 +3,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::direct::{self, DirectBook, Origins};
+use crate::direct::{self, DirectBook, Origins, Verdict};
 use crate::event::{Module, Syscall, SyscallKind};
 use crate::meaning::Meaning;
 use crate::modules::Modules;
@@ -36,7 +36,7 @@ impl Outside {
         let verdict = direct::classify(syscall, in_handler, &self.modules, regions);
         let kind = verdict.as_ref().map_or(DirectKind::Unknown, |verdict| verdict.kind);
         note_range(syscall, kind, regions);
-        if let Some(verdict) = verdict {
+        if let Some(verdict) = verdict.filter(is_told) {
             self.book.enter(&verdict, syscall.kind, net_bytes);
             return;
         }
@@ -54,7 +54,7 @@ impl Outside {
     pub fn learn(&mut self, modules: &[Module], regions: &Regions) {
         self.modules.learn(modules);
         for call in core::mem::take(&mut self.waiting) {
-            match direct::classify(&call.syscall, call.in_handler, &self.modules, regions) {
+            match direct::classify(&call.syscall, call.in_handler, &self.modules, regions).filter(is_told) {
                 Some(verdict) => self.book.enter(&verdict, call.syscall.kind, call.net_bytes),
                 None => self.waiting.push_back(call),
             }
@@ -81,6 +81,11 @@ impl Outside {
         self.origins = Origins::default();
         self.modules.clear();
     }
+}
+
+/// A call from code of no module known may be one of a module that is still to become known.
+fn is_told(verdict: &Verdict) -> bool {
+    verdict.kind != DirectKind::Unknown
 }
 
 /// What the call did to the ranges known.

@@ -1,7 +1,9 @@
 //! Whose a system call is: an allocator call's, somebody else's, or not known.
 
+use crate::chunk;
 use crate::event::{Attribution, Entry, Frame, Syscall, SyscallKind};
 use crate::regions::{RegionKind, Regions};
+use crate::rule;
 
 /// Flags and protections of mmap, equal on amd64 and arm64 (include/uapi/asm-generic/mman-common.h).
 pub mod mman {
@@ -42,14 +44,14 @@ impl Certainty {
 }
 
 /// Decides whose `syscall` is.
-pub fn owner<'a>(syscall: &'a Syscall, regions: &Regions) -> Owner<'a> {
+pub fn owner<'a>(syscall: &'a Syscall, regions: &Regions, page_size: u64) -> Owner<'a> {
     let direct = Owner::Direct { in_handler: false };
     match (syscall.attribution, &syscall.frame) {
         (Attribution::Proven, Some(frame)) => Owner::Call {
             frame,
             certainty: Certainty::Proven,
         },
-        (Attribution::Unchecked, Some(frame)) if fits(syscall, frame, regions) => Owner::Call {
+        (Attribution::Unchecked, Some(frame)) if fits(syscall, frame, regions, page_size) => Owner::Call {
             frame,
             certainty: Certainty::Likely,
         },
@@ -62,15 +64,16 @@ pub fn owner<'a>(syscall: &'a Syscall, regions: &Regions) -> Owner<'a> {
 }
 
 /// Whether a system call is of the kind that glibc makes in such an allocator call.
-fn fits(syscall: &Syscall, frame: &Frame, regions: &Regions) -> bool {
+fn fits(syscall: &Syscall, frame: &Frame, regions: &Regions, page_size: u64) -> bool {
     let [address, length, prot, flags, ..] = syscall.args;
     let region = regions.find(address).map(|region| region.kind);
     let releases = matches!(frame.entry, Entry::Free | Entry::Realloc | Entry::MallocTrim);
     match syscall.kind {
         SyscallKind::Brk => address != 0,
         SyscallKind::Mmap => {
-            let plain = flags & mman::MAP_ANONYMOUS != 0 && flags & mman::MAP_STACK == 0 && prot & mman::PROT_EXEC == 0;
-            plain && length >= frame.request
+            let private =
+                flags & mman::MAP_ANONYMOUS != 0 && flags & mman::MAP_STACK == 0 && prot & mman::PROT_EXEC == 0;
+            private && fits_mapping(syscall, frame, page_size)
         }
         SyscallKind::Munmap | SyscallKind::Mremap => match region {
             Some(RegionKind::MappedBlock | RegionKind::ArenaHeap | RegionKind::Reservation) => true,
@@ -89,4 +92,35 @@ fn fits(syscall: &Syscall, frame: &Frame, regions: &Regions) -> bool {
             heap || (frame.entry == Entry::MallocTrim && region.is_none())
         }
     }
+}
+
+/// The thread cache's structure is smaller than this: it gets a mapping only where the threshold is as low.
+const CACHE: u64 = 1024;
+
+/// Whether a mapping has a length that glibc asks for in such a call: a segment's, a block's, a piece of the main
+/// arena's, or that of the thread cache's structure.
+fn fits_mapping(syscall: &Syscall, frame: &Frame, page_size: u64) -> bool {
+    let [_, length, prot, ..] = syscall.args;
+    if prot == mman::PROT_NONE {
+        return length >= rule::HEAP_MAX;
+    }
+    let thresholds = syscall.heap.and_then(|heap| heap.thresholds);
+    if length == page_size && thresholds.is_some_and(|read| read.mmap_threshold <= CACHE) {
+        return true;
+    }
+    let Some(chunk) = chunk::asked_of_arena(frame, page_size) else {
+        return false;
+    };
+    let block = [page_size, rule::HUGE_PAGE].into_iter().any(|unit| {
+        [8, 16]
+            .into_iter()
+            .any(|overhead| rule::mapped_block(chunk, overhead, unit) == Some(length))
+    });
+    let top_pad = syscall
+        .heap
+        .and_then(|heap| heap.thresholds)
+        .map(|thresholds| thresholds.top_pad);
+    let piece = length >= rule::MAIN_PIECE && length > chunk
+        || top_pad.is_some_and(|pad| rule::break_step(chunk, pad, 0, page_size) == Some(length));
+    block || piece
 }

@@ -11,7 +11,7 @@ impl Story {
     pub(super) fn syscall(&mut self, time_ns: u64, tid: u32, syscall: &Syscall) {
         self.snapshot(tid, &syscall.snapshot);
         self.resident(syscall.resident_bytes);
-        let whose = owner::owner(syscall, &self.regions);
+        let whose = owner::owner(syscall, &self.regions, self.page_size());
         self.tally.count(syscall, whose);
         let frame = match whose {
             Owner::Call { frame, .. } => Some(frame),

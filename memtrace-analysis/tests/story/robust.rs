@@ -14,7 +14,7 @@ fn analyse(events: &[Event]) -> Analyzer {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::cases(64))]
 
     #[test]
     fn any_events_in_any_order_make_a_report(events in vec(event(), 0..60)) {

@@ -2,7 +2,7 @@
 
 use crate::script::{MAIN, Op, any_op, plain, run, run_threads, settings};
 use memtrace_analysis::Analyzer;
-use memtrace_analysis::event::{Entry, Event};
+use memtrace_analysis::event::{Attribution, Entry, Event, EventKind};
 use memtrace_analysis::report::{Report, StepKind};
 use memtrace_analysis::sim::{Settings, Truth};
 use proptest::collection::vec;
@@ -67,7 +67,7 @@ fn all_predicted(report: &Report) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::cases(64))]
 
     #[test]
     fn every_growth_of_one_thread_is_predicted(settings in settings(), ops in vec(plain(), 0..120)) {
@@ -109,7 +109,7 @@ proptest! {
         let Some(last) = report.growth.steps.last() else { return Ok(()) };
         let batches: u64 = report.growth.steps.iter().map(|step| step.batch.blocks).sum();
         let served = events.iter().find_map(|event| match &event.kind {
-            memtrace_analysis::event::EventKind::Syscall(syscall) if event.time_ns == last.time_ns => {
+            EventKind::Syscall(syscall) if event.time_ns == last.time_ns => {
                 let own = syscall.frame.is_some_and(|frame| frame.makes_block());
                 Some(syscall.snapshot.allocated_blocks - u64::from(own))
             }
@@ -181,4 +181,87 @@ fn any_index() -> prop::sample::Index {
         .new_tree(&mut runner)
         .expect("an index")
         .current()
+}
+
+/// What a kernel that shows no registers would have recorded: the thread's last frame with every call, unchecked.
+fn unchecked(events: &[Event]) -> Vec<Event> {
+    let mut last = None;
+    let mut events = events.to_vec();
+    for event in &mut events {
+        if let EventKind::Syscall(syscall) = &mut event.kind {
+            last = syscall.frame.or(last);
+            syscall.frame = last;
+            syscall.attribution = if last.is_some() {
+                Attribution::Unchecked
+            } else {
+                Attribution::None
+            };
+        }
+    }
+    events
+}
+
+proptest! {
+    #![proptest_config(crate::cases(64))]
+
+    #[test]
+    fn unchecked_frames_tell_the_same_story_less_surely(settings in settings(), ops in vec(plain(), 0..120)) {
+        let (events, _) = run(settings, &ops);
+        let (proven, likely) = (analyse(&events), analyse(&unchecked(&events)));
+        prop_assert_eq!(likely.returned, proven.returned);
+        prop_assert_eq!(&likely.threshold, &proven.threshold);
+        prop_assert_eq!(likely.allocated, proven.allocated);
+        prop_assert_eq!(likely.growth.steps.len(), proven.growth.steps.len());
+        for (one, other) in likely.growth.steps.iter().zip(&proven.growth.steps) {
+            prop_assert_eq!((one.kind, one.from, one.predicted_bytes), (other.kind, other.from, other.predicted_bytes));
+            prop_assert_eq!((one.cause.attribution.as_str(), other.cause.attribution.as_str()), ("likely", "proven"));
+        }
+    }
+
+    /// Losing records costs knowledge and nothing else: what is told of the steps that were seen stays true.
+    #[test]
+    fn lost_records_falsify_no_step(
+        settings in settings(),
+        ops in vec(plain(), 0..120),
+        lost in vec(any::<bool>(), 400),
+    ) {
+        let (events, _) = run(settings, &ops);
+        let kept: Vec<Event> = events
+            .iter()
+            .zip(lost.iter().chain(std::iter::repeat(&false)))
+            .filter(|(event, lost)| !(**lost && matches!(event.kind, EventKind::Syscall(_))))
+            .map(|(event, _)| event.clone())
+            .collect();
+        let report = analyse(&kept);
+        let whole = analyse(&events);
+        for step in report.growth.steps.iter().filter(|step| step.kind == StepKind::Brk) {
+            let true_step = whole.growth.steps.iter().find(|whole| whole.time_ns == step.time_ns);
+            prop_assert_eq!(Some((step.from, step.to)), true_step.map(|step| (step.from, step.to)));
+        }
+        prop_assert_eq!(report.freed.blocks, whole.freed.blocks);
+        for (name, count) in &report.syscalls {
+            prop_assert_eq!(count.count, whole.syscalls[name].count);
+        }
+    }
+}
+
+#[test]
+fn endless_runs_take_bounded_room() {
+    let ops: Vec<Op> = (0..9000)
+        .map(|i| Op::Allocate(Entry::Malloc, 200_000 + i * 4096, 0))
+        .collect();
+    let settings = Settings {
+        mmap_threshold: 4096,
+        dynamic: false,
+        ..Settings::default()
+    };
+    let (events, truth) = run(settings, &ops);
+    let report = analyse(&events);
+    assert_eq!(report.growth.steps.len(), 4000);
+    assert_eq!(report.growth.steps_omitted, truth.steps.len() as u64 - 4000);
+    assert_eq!(report.growth.mapped_blocks, 9000);
+    assert_eq!(report.growth.mapped_matching, 9000);
+    let counted: u64 = report.growth.histogram.iter().map(|bucket| bucket.count).sum();
+    assert!(report.growth.histogram.len() <= 512);
+    assert_eq!(counted + report.growth.histogram_omitted, truth.steps.len() as u64);
 }
