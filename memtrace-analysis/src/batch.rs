@@ -187,7 +187,6 @@ mod tests {
             request,
             argument: 0,
             chunk: None,
-            time_ns: 0,
             call,
             return_address: 0,
         }
