@@ -87,6 +87,7 @@ impl Watch<'_, '_> {
             target: process.target.clone(),
             capabilities: process.capabilities.clone(),
             from_birth: false,
+            thresholds: None,
             sample: look::sample(pid).ok(),
             time_ns,
         };

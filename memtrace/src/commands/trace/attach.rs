@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use anyhow::Context;
-use memtrace_analysis::event::{Capabilities, Event, EventKind, Sample, Start};
+use memtrace_analysis::event::{Capabilities, Event, EventKind, Sample, Start, Thresholds};
 
+use super::books;
 use super::look;
 use super::pidfd::PidFd;
 use super::processes::Processes;
@@ -21,6 +22,8 @@ pub struct Known {
     pub target: Target,
     pub capabilities: Capabilities,
     pub from_birth: bool,
+    /// mp_ now; None where it was not read.
+    pub thresholds: Option<Thresholds>,
     /// A process that has ended already has none.
     pub sample: Option<Sample>,
     pub time_ns: u64,
@@ -80,10 +83,12 @@ fn one(
         .add(&target, plan.as_ref(), follow, Begin::Later)
         .with_context(|| format!("attaching to {} (pid {pid})", target.name))?;
     capabilities.limits.append(&mut limits);
+    let thresholds = books::thresholds(&target);
     let known = Known {
         target,
         capabilities,
         from_birth: false,
+        thresholds,
         sample: look::sample(pid).ok(),
         time_ns: look::now_ns(),
     };
@@ -122,6 +127,7 @@ pub fn first_events(known: &Known) -> Vec<Event> {
         target,
         capabilities,
         from_birth,
+        thresholds,
         sample,
         time_ns,
     } = known;
@@ -134,7 +140,7 @@ pub fn first_events(known: &Known) -> Vec<Event> {
         break_end: sample.and_then(|sample| sample.break_end),
         page_size: look::page_size(),
         resident_bytes: sample.map(|sample| sample.resident_bytes),
-        thresholds: None,
+        thresholds: *thresholds,
         capabilities: capabilities.clone(),
     };
     let mut kinds = vec![

@@ -8,6 +8,7 @@
 
 mod again;
 mod attach;
+mod books;
 mod live;
 mod look;
 mod pidfd;

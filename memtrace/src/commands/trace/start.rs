@@ -68,6 +68,8 @@ impl Birth<'_> {
             target,
             capabilities,
             from_birth: true,
+            // Before the first malloc they are what glibc comes with, or what the environment will say.
+            thresholds: None,
             sample,
             time_ns,
         });

@@ -146,6 +146,7 @@ impl<'a, 'o> Watch<'a, 'o> {
             target,
             capabilities: parent.capabilities.clone(),
             from_birth: false,
+            thresholds: None,
             sample: look::sample(child).ok(),
             time_ns,
         };
