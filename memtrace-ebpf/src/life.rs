@@ -6,6 +6,7 @@ use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::bpf_get_current_task;
 use aya_ebpf::macros::raw_tracepoint;
 use aya_ebpf::programs::RawTracePointContext;
+use aya_log_ebpf::debug;
 use memtrace_common::{STATUS_UNKNOWN, UNKNOWN_OFFSET, record};
 
 use crate::emit;
@@ -73,6 +74,7 @@ pub fn task_newtask(ctx: RawTracePointContext) -> i32 {
         return 0;
     }
     let traced = follow(process, id);
+    debug!(&ctx, "process {} made process {}, traced: {}", ids.pid, id, u32::from(traced));
     emit::life(record::FORK, ids, process, thread, id, u32::from(traced));
     0
 }
@@ -120,6 +122,7 @@ pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
     }
     // SAFETY: a value of STATES.
     unsafe { (*process.state).libc_base = 0 };
+    debug!(&ctx, "process {} replaced its program", ids.pid);
     emit::life(record::EXEC, ids, process, None, 0, 0);
     0
 }

@@ -316,3 +316,17 @@ fn several_processes_have_a_section_each_and_one_that_is_gone_is_left_out() {
     assert_eq!(found, expected);
     assert!(alive(&one) && alive(&two));
 }
+
+#[test]
+fn the_kernel_side_talks_only_when_asked() {
+    if !skip::root("the_kernel_side_talks_only_when_asked") {
+        return;
+    }
+    let script = ["--follow", "--", "sh", "-c", "cat /dev/null; true"];
+    let quiet = run(&script);
+    said(&quiet, 0, &[]);
+    assert!(!quiet.stderr.contains("kernel side"), "{quiet:#?}");
+    let mut asked = vec!["--debug-bpf"];
+    asked.extend(script);
+    said(&run(&asked), 0, &["memtrace: kernel side: process", "made process"]);
+}

@@ -10,6 +10,7 @@
 mod attach;
 mod btf;
 mod decode;
+mod diagnostics;
 mod facts;
 mod object;
 mod requirements;
@@ -24,6 +25,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, anyhow};
 use aya::maps::{MapData, RingBuf};
 use aya::{Ebpf, EbpfLoader};
+use aya_log::EbpfLogger;
 use memtrace_analysis::event::{Capabilities, Event, Totals};
 use memtrace_common::{ProcessState, active, global_names, map_names};
 use tokio::io::Interest;
@@ -34,6 +36,7 @@ use crate::target::{MappedLibrary, Target};
 
 use attach::Links;
 use decode::Decoder;
+use diagnostics::StandardError;
 use facts::{Found, RawKernelFacts};
 use tables::Tables;
 use unwind::Unwinder;
@@ -49,7 +52,7 @@ pub struct Options {
     pub ring_bytes: u32,
     pub processes: u32,
     pub threads: u32,
-    /// Let the kernel side log what it does (through the `log` crate).
+    /// Let the kernel side say on standard error what it does.
     pub debug: bool,
 }
 
@@ -78,6 +81,7 @@ pub struct Session {
     tables: Tables,
     links: Links,
     ebpf: Ebpf,
+    log: Option<EbpfLogger<StandardError>>,
     facts: Found,
     decoder: Decoder,
 }
@@ -101,6 +105,7 @@ impl Session {
             .map_max_entries(map_names::COUNTERS, options.processes.saturating_mul(shards))
             .map_max_entries(map_names::FREE_PLACES, options.processes)
             .map_max_entries(map_names::THREADS, options.threads);
+        diagnostics::set_level(&mut loader, options.debug);
         let mut ebpf = loader.load(object).context("loading the kernel side")?;
         let mut links = Links::default();
         links.load_programs(&mut ebpf)?;
@@ -109,12 +114,14 @@ impl Session {
         // SAFETY: the ring owns its file descriptor, always gives the same one, and is dropped by the AsyncFd alone.
         let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }
             .context("waiting for the ring buffer")?;
+        let log = diagnostics::listen(&mut ebpf, options.debug)?;
         links.attach_tracepoints(&mut ebpf)?;
         Ok(Self {
             ring,
             tables,
             links,
             ebpf,
+            log,
             facts,
             decoder: Decoder::new(page_size()),
         })
@@ -258,8 +265,11 @@ impl Session {
         }
     }
 
-    /// Takes the events that are there, without waiting.
+    /// Takes the events that are there, without waiting; passes on what the kernel side has to say.
     pub fn pending(&mut self) -> Vec<Event> {
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
         drain(self.ring.get_mut(), &mut self.decoder)
     }
 

@@ -173,6 +173,8 @@ impl<'a, 'o> Watch<'a, 'o> {
     }
 
     fn tick(&mut self) -> anyhow::Result<()> {
+        let events = self.session.pending();
+        self.pass_on(events)?;
         self.look_again(true)?;
         for pid in self.processes.pids() {
             self.totals(pid)?;
