@@ -63,6 +63,9 @@ pub fn explain(inputs: Inputs<'_>) -> Look {
     let view = heap.map(|heap| heap_view(heap, &tallies, sizes));
     let torn = heap.is_some_and(Heap::is_torn);
     taken.ran_on |= heap.is_some_and(|heap| heap.ran_on);
+    let problems: Vec<Described> = heap
+        .map(|heap| heap.problems.iter().map(described).collect())
+        .unwrap_or_default();
     let verdict = judge(&Evidence {
         target: &target,
         resident: &resident,
@@ -71,7 +74,10 @@ pub fn explain(inputs: Inputs<'_>) -> Look {
             .map(|(heap, view)| (view, &tallies[..], &heap.settings)),
         heap_unknown: heap_unknown.as_deref(),
         torn,
-        damaged: torn && damaged,
+        damage: problems
+            .first()
+            .filter(|_| damaged)
+            .map(|problem| problem.text.as_str()),
         cgroup: cgroup.as_ref(),
     });
     let predictions = match heap.zip(view.as_ref()) {
@@ -84,9 +90,7 @@ pub fn explain(inputs: Inputs<'_>) -> Look {
         taken,
         torn,
         damaged: torn && damaged,
-        problems: heap
-            .map(|heap| heap.problems.iter().map(described).collect())
-            .unwrap_or_default(),
+        problems,
         trim_would_return_bytes: heap.map(|_| tallies.iter().map(|tally| tally.trim).sum()),
         resident,
         thresholds: heap.map(thresholds),
@@ -218,6 +222,7 @@ fn arena_view(heap: &Heap, arena: &Arena, tally: &ArenaTally) -> ArenaView {
         cached_bytes: tally.cached.bytes,
         fastbin_bytes: tally.fast.bytes,
         bin_bytes: tally.free.bytes,
+        overhead_bytes: tally.overhead.bytes + tally.foreign.bytes,
         resident_bytes: retained + tally.live.resident_bytes + tally.overhead.resident_bytes,
         retained_resident_bytes: retained,
         retained_whole_bytes: tally.whole,

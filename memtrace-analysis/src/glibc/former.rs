@@ -55,8 +55,13 @@ pub(super) fn was_small<M: ReadMemory + ?Sized>(memory: &M, residency: &Residenc
         }
         found += 1;
         last = address;
-        for place in [address, address + 8] {
-            memory.note(place, &stretch.word(place).unwrap_or(0).to_le_bytes());
+        // Where the chunk below was in use, prev_size is the program's.
+        let upwards = stretch.word(address) == Some(address - start);
+        for place in [(address, upwards), (address + 8, true)]
+            .into_iter()
+            .filter(|place| place.1)
+        {
+            memory.note(place.0, &stretch.word(place.0).unwrap_or(0).to_le_bytes());
         }
         // The one behind has to be seen, too, before this one counts.
         if found > CONVINCING {

@@ -161,6 +161,7 @@ pub(super) fn follow_caches<M: ReadMemory + ?Sized>(
             .ok()
             .and_then(|()| CacheImage::read(anatomy, settings, &bytes));
         let Some(image) = image else { continue };
+        memory.note(chunk + 16, &bytes);
         let cache = caches.len();
         lists.extend(image.bins.iter().map(|&(bin, left, head)| List {
             cache,

@@ -226,6 +226,9 @@ pub struct ArenaView {
     pub fastbin_bytes: u64,
     /// In bins: the top and fastbins left out.
     pub bin_bytes: u64,
+    /// Thread caches' structures, fenceposts, headers of segments, the arena itself, memory of others in its range: what
+    /// mallinfo2 counts as in use besides live and cached blocks.
+    pub overhead_bytes: u64,
     pub resident_bytes: u64,
     pub retained_resident_bytes: u64,
     /// Of these, in pages without anything live.

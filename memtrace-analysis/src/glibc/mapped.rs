@@ -171,6 +171,10 @@ impl<'a, M: ReadMemory + ?Sized> Search<'a, M> {
             && size >= 32
             && length.is_multiple_of(self.residency.page())
             && length <= end - start;
+        if sound {
+            self.memory.note(chunk, &previous.to_le_bytes());
+            self.memory.note(chunk + 8, &field.to_le_bytes());
+        }
         sound.then_some(MappedBlock {
             start,
             end: start + length,

@@ -10,6 +10,7 @@
 
 pub mod account;
 pub mod books;
+mod causes;
 pub mod changes;
 pub mod chunk_log;
 mod elf;

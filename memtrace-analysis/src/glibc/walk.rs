@@ -21,6 +21,8 @@ pub(super) const IS_MAPPED: u64 = 2;
 /// The smallest chunk that can be handed out.
 pub(super) const LEAST_CHUNK: u64 = 32;
 const FENCE: u64 = 16;
+/// Breaks move by whole pages, and none is smaller.
+const LEAST_PAGE: u64 = 4096;
 
 /// How far the next chunk is looked for behind fenceposts: what others took from the break in between.
 const FOREIGN_SEARCH: u64 = 256 << 20;
@@ -149,15 +151,24 @@ impl<M: ReadMemory + ?Sized> Stretch<'_, M> {
     fn cross_fence(&mut self, fence: u64) -> Result<u64, Problem> {
         let mut address = fence;
         while address < self.end && self.header(address)?.1 & !7 == FENCE {
-            self.note(FENCE, Use::Fence);
             address += FENCE;
         }
-        if address >= self.end {
-            return Ok(address);
-        }
         if address + FENCE == self.end && self.header(address)?.1 & !7 == 0 {
+            address = self.end;
+        }
+        // They come in pairs, and close what ended with the break, at a page's end. A lone one is a size of 16 that
+        // somebody has written.
+        if address < fence + 2 * FENCE || address < self.end && !address.is_multiple_of(LEAST_PAGE) {
+            return Err(Problem::ChunkSize {
+                address: fence,
+                size: FENCE,
+            });
+        }
+        for _ in 0..(address - fence) / FENCE {
             self.note(FENCE, Use::Fence);
-            return Ok(self.end);
+        }
+        if address == self.end {
+            return Ok(address);
         }
         let foreign = address;
         let search_end = self.end.min(address.saturating_add(FOREIGN_SEARCH));

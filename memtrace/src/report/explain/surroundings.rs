@@ -4,7 +4,7 @@ use memtrace_analysis::glibc::look::{Cgroup, Look, Machine};
 use memtrace_analysis::glibc::words::{bytes, percent};
 
 use super::text::{WIDTH, shortened};
-use crate::report::layout::{Section, wrap};
+use crate::report::layout::Section;
 use crate::report::units;
 
 /// Parts that are shown.
@@ -58,15 +58,13 @@ pub(super) fn rest_of_memory(look: &Look) -> Section {
 pub(super) fn machine(look: &Look) -> Section {
     let mut section = Section::new("MACHINE");
     if let Some(machine) = look.machine {
-        for line in machine_lines(&machine) {
-            section.line(line);
+        for text in machine_lines(&machine) {
+            section.wrapped(&text, WIDTH);
         }
     }
     if let Some(group) = &look.cgroup {
         for text in group_lines(group) {
-            for line in wrap(&text, WIDTH) {
-                section.line(line);
-            }
+            section.wrapped(&text, WIDTH);
         }
     }
     section
