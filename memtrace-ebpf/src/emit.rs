@@ -27,17 +27,21 @@ pub fn header<T>(kind: u16, ids: Ids) -> Header {
     }
 }
 
-/// Sends a record that `fill` writes in full; counts it as lost when the buffer is full.
+/// Sends a record that `fill` writes in full; counts it as lost when the buffer is full, and says so with false.
 ///
 /// `fill` writes through a pointer into the ring buffer, since most records are too large for the stack.
 #[inline(always)]
-pub fn send<T: 'static>(process: Process, fill: impl FnOnce(*mut T)) {
+pub fn send<T: 'static>(process: Process, fill: impl FnOnce(*mut T)) -> bool {
     match EVENTS.reserve::<T>(0) {
         Some(mut entry) => {
             fill(entry.as_mut_ptr());
             entry.submit(0);
+            true
         }
-        None => bump!(process, lost_records),
+        None => {
+            bump!(process, lost_records);
+            false
+        }
     }
 }
 

@@ -12,6 +12,8 @@
 //! emit     the ring buffer                  count  exact counters
 //! arch     registers                        maps   what is kept, and the constants set by the loader
 //! ```
+//!
+//! What is rare also goes to a log of its own (aya-log), if the loader asks for it; else the verifier drops it.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]

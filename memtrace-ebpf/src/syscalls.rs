@@ -4,6 +4,7 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::generated::bpf_probe_read_user as read_user;
 use aya_ebpf::macros::tracepoint;
 use aya_ebpf::programs::TracePointContext;
+use aya_log_ebpf::warn;
 use memtrace_common::{
     DeepSyscallRecord, Frame, HeapState, MORE_STACK_WORDS, STACK_WORDS, SyscallRecord, ThreadState, attribution,
     record, syscall,
@@ -30,6 +31,10 @@ fn enter(ctx: &TracePointContext, call: u8, arguments: usize) {
     let Some(ids) = current_ids() else { return };
     let Some(process) = active_process(ids.pid) else { return };
     let Some(thread) = filter::thread(ids, process) else {
+        warn!(
+            ctx,
+            "the table of threads is full: no room for {} of process {}", ids.tid, ids.pid
+        );
         return;
     };
     let mut args = [0u64; 6];
@@ -95,12 +100,18 @@ fn exit(ctx: &TracePointContext, call: u8) {
         verdict,
         kept,
     };
-    if verdict == attribution::DEEPER {
+    let sent = if verdict == attribution::DEEPER {
         // SAFETY: a frame inside a value of THREADS.
         let up_to_slot = unsafe { (*kept).slot }.wrapping_sub(registers.sp).wrapping_add(8);
-        emit::send::<DeepSyscallRecord>(process, |record| fill(record.cast(), made, DEEP, up_to_slot));
+        emit::send::<DeepSyscallRecord>(process, |record| fill(record.cast(), made, DEEP, up_to_slot))
     } else {
-        emit::send::<SyscallRecord>(process, |record| fill(record, made, SHALLOW, SHALLOW));
+        emit::send::<SyscallRecord>(process, |record| fill(record, made, SHALLOW, SHALLOW))
+    };
+    if !sent {
+        warn!(
+            ctx,
+            "the ring buffer is full: a system call of process {} is lost", ids.pid
+        );
     }
 }
 

@@ -4,5 +4,6 @@ mod attribution;
 mod counts;
 mod heap;
 mod life;
+mod limits;
 mod support;
 mod targets;

@@ -126,6 +126,10 @@ pub fn can_trace() -> bool {
 
 /// Loads a session on a runtime of its own.
 pub fn with_session<T>(body: impl FnOnce(&tokio::runtime::Runtime, &mut Session) -> T) -> T {
+    with_options(&Options::default(), body)
+}
+
+pub fn with_options<T>(options: &Options, body: impl FnOnce(&tokio::runtime::Runtime, &mut Session) -> T) -> T {
     // A thread of its own, since it may enter a mount namespace.
     session::mount_if_missing().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -133,7 +137,7 @@ pub fn with_session<T>(body: impl FnOnce(&tokio::runtime::Runtime, &mut Session)
         .build()
         .unwrap();
     let guard = runtime.enter();
-    let mut session = Session::load(&Options::default()).unwrap();
+    let mut session = Session::load(options).unwrap();
     let result = body(&runtime, &mut session);
     drop(session);
     drop(guard);

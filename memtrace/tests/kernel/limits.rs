@@ -1,0 +1,109 @@
+//! What happens where room runs out, and in a PID namespace of one's own.
+
+use std::process::Command;
+
+use memtrace::session::{Begin, Options};
+use memtrace_analysis::event::{Entry, EventKind, SyscallKind};
+
+use crate::support::{Program, can_trace, syscalls, target, with_options};
+
+/// Threads of programs/storm.c, and what each does.
+const THREADS: u64 = 4;
+const ROUNDS: u64 = 1000;
+
+#[test]
+fn what_the_ring_buffer_has_no_room_for_is_counted_and_the_totals_stay_exact() {
+    if !can_trace() {
+        return;
+    }
+    let options = Options {
+        ring_bytes: 1 << 16,
+        ..Options::default()
+    };
+    with_options(&options, |_, session| {
+        let mut program = Program::build("storm");
+        let (target, plan) = target(program.pid());
+        session.add(&target, Some(&plan), false, Begin::Now).unwrap();
+        program.go();
+        program.done();
+        let totals = session.totals(program.pid()).unwrap();
+        let events = session.pending();
+        let made: u64 = totals.syscalls.iter().sum();
+        assert!(totals.syscalls[SyscallKind::Mremap as usize] == THREADS * ROUNDS);
+        assert_eq!(totals.calls[Entry::Malloc as usize], THREADS * ROUNDS);
+        assert!(totals.lost_records > 0);
+        let others = events
+            .iter()
+            .filter(|event| !matches!(event.kind, EventKind::Syscall(_)))
+            .count() as u64;
+        let life = 2 * THREADS;
+        assert_eq!(
+            syscalls(&events).len() as u64 + others + totals.lost_records,
+            made + life
+        );
+    });
+}
+
+#[test]
+fn threads_without_room_are_counted_and_their_calls_too() {
+    if !can_trace() {
+        return;
+    }
+    let options = Options {
+        threads: 2,
+        ..Options::default()
+    };
+    with_options(&options, |_, session| {
+        let mut program = Program::build("storm");
+        let (target, plan) = target(program.pid());
+        session.add(&target, Some(&plan), false, Begin::Now).unwrap();
+        program.go();
+        program.done();
+        let totals = session.totals(program.pid()).unwrap();
+        assert!(totals.lost_threads > 0);
+        assert_eq!(totals.calls[Entry::Malloc as usize], THREADS * ROUNDS);
+        assert_eq!(totals.syscalls[SyscallKind::Mremap as usize], THREADS * ROUNDS);
+        assert_eq!(totals.lost_records, 0);
+    });
+}
+
+#[test]
+fn the_kernel_sides_own_log_can_be_switched_on() {
+    if !can_trace() {
+        return;
+    }
+    let options = Options {
+        debug: true,
+        ..Options::default()
+    };
+    with_options(&options, |_, session| {
+        let mut program = Program::build("forks");
+        let (target, plan) = target(program.pid());
+        session.add(&target, Some(&plan), true, Begin::Now).unwrap();
+        program.go();
+        program.done();
+        assert!(!session.pending().is_empty());
+    });
+}
+
+#[test]
+fn ids_are_those_of_memtraces_own_pid_namespace() {
+    if !can_trace() {
+        return;
+    }
+    let tests = [
+        "counts::every_entry_point_is_counted_exactly_over_eight_threads",
+        "life::a_child_leaves_no_event_unless_it_is_followed",
+        "life::threads_come_and_go_and_a_killed_process_ends_with_its_signal",
+    ];
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .arg(std::env::current_exe().unwrap())
+        .arg("--exact")
+        .args(tests)
+        .output()
+        .expect("unshare is part of util-linux");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains(&format!("{} passed", tests.len())), "{text}");
+}
