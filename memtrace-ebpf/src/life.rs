@@ -74,7 +74,13 @@ pub fn task_newtask(ctx: RawTracePointContext) -> i32 {
         return 0;
     }
     let traced = follow(process, id);
-    debug!(&ctx, "process {} made process {}, traced: {}", ids.pid, id, u32::from(traced));
+    debug!(
+        &ctx,
+        "process {} made process {}, traced: {}",
+        ids.pid,
+        id,
+        u32::from(traced)
+    );
     emit::life(record::FORK, ids, process, thread, id, u32::from(traced));
     0
 }

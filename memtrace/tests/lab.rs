@@ -20,16 +20,20 @@ fn document(words: &[&str]) -> Value {
     let ran = run(&line);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let document: Value = serde_json::from_str(&ran.stdout).expect("the document is JSON");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/lab.schema.json");
+    keeps(&document, "lab.schema.json");
+    document
+}
+
+fn keeps(document: &Value, schema: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(schema);
     let mut schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).expect("the schema is JSON");
     close(&mut schema);
     let validator = jsonschema::validator_for(&schema).expect("the schema is a schema");
     let errors: Vec<String> = validator
-        .iter_errors(&document)
+        .iter_errors(document)
         .map(|error| format!("{}: {error}", error.instance_path()))
         .collect();
     assert_eq!(errors, [""; 0]);
-    document
 }
 
 /// Forbids keys that the schema does not name: what is not described nobody can rely on.
@@ -140,6 +144,25 @@ fn page_cache_claims_leave_no_file_behind() {
     assert!(figure(fadvise, "neighbour") >= 99.0, "{fadvise:#}");
     let left: Vec<_> = fs::read_dir(scratch.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn the_files_of_a_process_are_told_with_what_is_cached() {
+    let pid = std::process::id().to_string();
+    let ran = run(&["explain", "--pid", &pid, "--files", "--output", "json"]);
+    said(&ran, 0, &[]);
+    let document: Value = serde_json::from_str(&ran.stdout).expect("the document is JSON");
+    keeps(&document, "files.schema.json");
+    let program = std::env::current_exe().unwrap();
+    let files = document["files"].as_array().unwrap();
+    let own = files
+        .iter()
+        .find(|file| file["path"] == program.to_str().unwrap())
+        .expect("this program is mapped");
+    assert!(
+        own["mapped"] == true && own["cached_bytes"].as_u64().unwrap() > 0,
+        "{own}"
+    );
 }
 
 #[test]

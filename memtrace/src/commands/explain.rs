@@ -13,8 +13,10 @@ use memtrace_analysis::glibc::look::{EXPLAIN_VERSION, Look};
 use super::exit::{Exit, hint};
 use super::output::{print, style_of};
 use super::{args, quantity};
+use crate::inspect::page_cache::{self, MachineFiles};
 use crate::inspect::{self, LookOptions, image};
 use crate::report::explain;
+use crate::report::files as report_files;
 use crate::report::style::Style;
 
 const EXAMPLES: &str = "\
@@ -24,6 +26,7 @@ Examples:
   memtrace explain --pid 4242 --output json -o A.json
   memtrace explain --diff A.json B.json           what has changed between two looks
   memtrace explain --pid 4242 --output svg -o heap.svg
+  memtrace explain --pid 4242 --files             its files in the page cache, and what of them is dirty
   memtrace explain --pid 4242 --record heap.img   keep malloc's bookkeeping (no contents of blocks) ...
   memtrace explain --image heap.img               ... and look at it on another machine";
 
@@ -52,6 +55,9 @@ pub struct ExplainArgs {
     /// End after this many looks
     #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(2..))]
     pub looks: Option<u64>,
+    /// Show the files it holds instead, and what of each is in the page cache
+    #[arg(long, requires = "pid", conflicts_with_all = ["stop", "record", "watch"])]
+    pub files: bool,
     /// Form of the answer
     #[arg(long, value_name = "FORM", value_enum, default_value_t = Form::Text)]
     pub output: Form,
@@ -74,6 +80,9 @@ pub fn run(args: &ExplainArgs) -> Result<Exit> {
     if let [before, after] = &args.diff[..] {
         return compare(args, before, after);
     }
+    if let (Some(pid), true) = (args.pid, args.files) {
+        return files(args, pid);
+    }
     if let (Some(pid), Some(interval)) = (args.pid, args.watch) {
         return watch(args, pid, interval);
     }
@@ -86,6 +95,19 @@ pub fn run(args: &ExplainArgs) -> Result<Exit> {
         Form::Text => explain::text::render(&look, style(args)),
         Form::Json => explain::json(&look).context("rendering the look as JSON")?,
         Form::Svg => explain::svg::render(&look),
+    };
+    deliver(args, &answer)?;
+    Ok(Exit::Success)
+}
+
+/// The page cache's side of a process.
+fn files(args: &ExplainArgs, pid: u32) -> Result<Exit> {
+    let held = page_cache::of_process(pid).map_err(advised)?;
+    let machine = MachineFiles::now()?;
+    let answer = match args.output {
+        Form::Text => report_files::text(pid, &held, machine, style(args)),
+        Form::Json => report_files::json(pid, &held, machine).context("rendering the files as JSON")?,
+        Form::Svg => bail!("there is no picture of files; --output can be text or json"),
     };
     deliver(args, &answer)?;
     Ok(Exit::Success)

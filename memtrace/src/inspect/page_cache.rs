@@ -25,13 +25,16 @@ pub struct Residency {
 }
 
 impl Residency {
+    /// The file's size in whole pages, as it would be cached.
+    pub fn whole(&self) -> u64 {
+        self.file.next_multiple_of(page_size())
+    }
+
     /// Share of the file's pages that are cached, 0 to 1; an empty file has none.
     pub fn share(&self) -> f64 {
-        let whole = self.file.next_multiple_of(page_size());
-        if whole == 0 {
-            0.0
-        } else {
-            self.cached as f64 / whole as f64
+        match self.whole() {
+            0 => 0.0,
+            whole => self.cached as f64 / whole as f64,
         }
     }
 }
@@ -50,6 +53,29 @@ pub struct HeldFile {
 pub struct Holding {
     pub descriptors: Vec<u32>,
     pub mapped: bool,
+}
+
+/// Of the whole machine, bytes: pages of files that are not reclaimable before they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineFiles {
+    pub dirty: u64,
+    pub writeback: u64,
+}
+
+impl MachineFiles {
+    pub fn now() -> Result<Self> {
+        let text = fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+        let bytes = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let kib = value.and_then(|value| value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+            kib.map(|kib| kib * 1024)
+                .with_context(|| format!("/proc/meminfo has no {name}"))
+        };
+        Ok(Self {
+            dirty: bytes("Dirty")?,
+            writeback: bytes("Writeback")?,
+        })
+    }
 }
 
 pub fn of_file(file: &File) -> Result<Residency> {

@@ -2,6 +2,7 @@
 
 pub mod events;
 pub mod explain;
+pub mod files;
 pub mod json;
 pub mod layout;
 pub mod plain;
