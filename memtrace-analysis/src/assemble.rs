@@ -21,7 +21,10 @@ pub fn report(story: &Story, late_events: u64) -> Report {
         allocated: allocated(story, totals),
         live_blocks: story.ledger.live_blocks(failures.blocks),
         threads: story.life,
-        realloc: realloc(totals),
+        realloc: Realloc {
+            failed: realloc(totals).failed.saturating_add(refused_reallocs(totals)),
+            ..realloc(totals)
+        },
         syscalls: story.tally.report(totals),
         growth: story.growth.report(),
         returned: story.returned.report(freed.blocks, freed.chunk_bytes),
@@ -79,6 +82,14 @@ fn calls(totals: Option<&Totals>) -> BTreeMap<String, u64> {
 
 fn realloc(totals: Option<&Totals>) -> Realloc {
     totals.map(|totals| totals.realloc).unwrap_or_default()
+}
+
+/// Calls of realloc that failed by their arguments alone.
+fn refused_reallocs(totals: Option<&Totals>) -> u64 {
+    let failed = totals.map_or([0; 10], |totals| totals.failed);
+    by_entry(&failed)
+        .find(|(entry, _)| *entry == Entry::Realloc)
+        .map_or(0, |(_, failed)| failed)
 }
 
 fn allocated(story: &Story, totals: Option<&Totals>) -> Allocated {

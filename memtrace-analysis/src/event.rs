@@ -372,6 +372,7 @@ pub struct Realloc {
     pub returns: u64,
     pub in_place: u64,
     pub moved: u64,
+    /// In the totals, for want of memory only; in the report, for whatever reason.
     pub failed: u64,
     pub grown: u64,
     pub shrunk: u64,

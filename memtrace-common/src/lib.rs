@@ -61,6 +61,18 @@ pub mod active {
     pub const NOW: u32 = 1;
 }
 
+/// Up to glibc 2.33 the first call of malloc, and that of realloc, goes through a hook that sets the allocator up and then
+/// starts again at the function's entry. What is left of that in a program seen from its exec on:
+pub mod untouched {
+    /// malloc has not been called yet.
+    pub const MALLOC: u32 = 1;
+    /// realloc has not been called yet.
+    pub const REALLOC: u32 = 2;
+    /// The first call of malloc is about to pass its entry again.
+    pub const MALLOC_AGAIN: u32 = 4;
+    pub const REALLOC_AGAIN: u32 = 8;
+}
+
 /// Kinds of ring buffer records.
 pub mod record {
     /// A memory system call that has returned: [`super::SyscallRecord`].
@@ -296,7 +308,7 @@ pub struct Counters {
     pub freed_non_main_blocks: u64,
     /// Frees whose chunk header could not be read: counted as blocks, not in bytes.
     pub free_unreadable: u64,
-    /// realloc(NULL, n) and realloc(p, 0) reaching malloc and free: ignored.
+    /// realloc(NULL, n) and realloc(p, 0) reaching malloc and free, and first calls that pass their entry again: ignored.
     pub second_hits: u64,
     /// memalign family with a small alignment reaching malloc: ignored.
     pub second_hits_memalign: u64,
@@ -309,7 +321,8 @@ pub struct Counters {
     pub realloc_zero_bytes: u64,
     /// realloc(p, n), with p and n not 0.
     pub realloc_resized: u64,
-    /// Returns of realloc(p, n), by outcome: the same pointer, another one, NULL.
+    /// Returns of realloc(p, n), by outcome: the same pointer, another one, NULL (those that `failed` has by their
+    /// arguments left out).
     pub realloc_in_place: u64,
     pub realloc_moved: u64,
     pub realloc_failed: u64,
@@ -345,7 +358,7 @@ impl LibcFacts {
         top_offset: 0,
         first_free_twice: 0,
         exit_check: exit_check::NEVER,
-        _pad: 0,
+        hooks: 0,
         first_argument: [0; entry::COUNT],
         spurious_free_returns: [0; SPURIOUS_SITES],
     };
@@ -410,7 +423,8 @@ pub struct LibcFacts {
     pub first_free_twice: u32,
     /// One of [`exit_check`].
     pub exit_check: u32,
-    pub _pad: u32,
+    /// 1 when the first call of malloc and of realloc passes the entry twice (up to 2.33, see [`untouched`]).
+    pub hooks: u32,
     /// Which argument register holds the first argument at the site, by [`entry`]; other than 0 only where a function
     /// has one argument.
     pub first_argument: [u8; entry::COUNT],
@@ -430,7 +444,8 @@ pub struct ProcessState {
     pub follow: u32,
     /// One of [`active`].
     pub active: u32,
-    pub _pad: u32,
+    /// Bits of [`untouched`].
+    pub untouched: u32,
 }
 
 /// A thread of a traced process.

@@ -3,7 +3,9 @@
 use aya_ebpf::bindings::pt_regs;
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use memtrace_common::{Frame, SPURIOUS_SITES, ThreadState, TrimRecord, attribution, entry, exit_check, record};
+use memtrace_common::{
+    Frame, SPURIOUS_SITES, ThreadState, TrimRecord, attribution, entry, exit_check, record, untouched,
+};
 
 use crate::count::{bump, size_class, snapshot};
 use crate::filter::{self, Ids, Process, active_process, current_ids};
@@ -193,7 +195,55 @@ impl Hit {
         true
     }
 
-    /// realloc(p, 0) ends in free(p).
+    /// Up to 2.33: the first call of malloc or realloc starts again, once its hook has set the allocator up.
+    #[inline(always)]
+    fn first_call_again(&self, request: u64, argument: u64) -> bool {
+        // SAFETY: a value of STATES; nothing else writes the field during a program's first calls.
+        let (hooks, untouched) = unsafe {
+            let state = self.process.state;
+            ((*state).libc.hooks, &raw mut (*state).untouched)
+        };
+        // SAFETY: as above.
+        let left = unsafe { *untouched };
+        if hooks == 0 || left == 0 {
+            return false;
+        }
+        let Some(thread) = self.thread else { return false };
+        // SAFETY: a frame inside a value of THREADS.
+        let before = unsafe { (*thread).frame };
+        let same = before.request == request && before.argument == argument;
+        // The hook of realloc takes that of malloc away with it.
+        let (first, gone, again) = if self.entry == entry::REALLOC {
+            (
+                untouched::REALLOC,
+                untouched::REALLOC | untouched::MALLOC,
+                untouched::REALLOC_AGAIN,
+            )
+        } else {
+            (untouched::MALLOC, untouched::MALLOC, untouched::MALLOC_AGAIN)
+        };
+        let (left, repeated) = if left & first != 0 {
+            // calloc calls the hook of malloc.
+            let inside =
+                self.entry == entry::MALLOC && before.entry == entry::CALLOC && before.slot > self.slot && same;
+            (left & !gone | if inside { 0 } else { again }, inside)
+        } else if left & again != 0 {
+            (
+                left & !again,
+                before.entry == self.entry && before.slot == self.slot && same,
+            )
+        } else {
+            return false;
+        };
+        // SAFETY: as above.
+        unsafe { *untouched = left };
+        if repeated {
+            bump!(self.process, second_hits);
+        }
+        repeated
+    }
+
+    /// realloc(p, 0) ends in free(p); where that is the thread's first free, it comes by once more.
     #[inline(always)]
     fn second_hit_of_free(&self, pointer: u64) -> bool {
         let Some(thread) = self.thread else { return false };
@@ -206,12 +256,23 @@ impl Hit {
             second_hit,
             ..
         } = unsafe { *outer };
-        if entry != entry::REALLOC || request != 0 || argument != pointer || second_hit != 0 || !self.inside(outer) {
+        if entry != entry::REALLOC || request != 0 || argument != pointer || !self.inside(outer) {
             return false;
         }
-        // SAFETY: as above.
-        unsafe { (*outer).second_hit = 1 };
-        bump!(self.process, second_hits);
+        if second_hit == 0 {
+            // SAFETY: as above.
+            unsafe { (*outer).second_hit = 1 };
+            bump!(self.process, second_hits);
+            return true;
+        }
+        // SAFETY: values of STATES and THREADS.
+        unsafe {
+            if (*self.process.state).libc.first_free_twice == 0 || (*thread).freed != 0 {
+                return false;
+            }
+            (*thread).freed = 1;
+        }
+        bump!(self.process, spurious_first_free);
         true
     }
 
@@ -303,7 +364,7 @@ pub fn on_malloc(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let request = moved_argument(&ctx, &hit);
-    if !hit.second_hit_of_malloc(request) {
+    if !hit.first_call_again(request, 0) && !hit.second_hit_of_malloc(request) {
         allocate(&hit, request, 0, false);
     }
     0
@@ -394,6 +455,9 @@ pub fn on_realloc(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let (pointer, request) = (argument(&ctx, 0), argument(&ctx, 1));
+    if hit.first_call_again(request, pointer) {
+        return 0;
+    }
     let chunk = if pointer != 0 { chunk_of(pointer) } else { 0 };
     hit.keep(request, pointer, chunk);
     if pointer != 0 && request == 0 {
@@ -427,10 +491,21 @@ pub fn on_realloc_return(ctx: RetProbeContext) -> u32 {
         return 0;
     }
     let process = returned.process;
+    // SAFETY: values of STATES and THREADS.
+    unsafe {
+        if (*process.state).libc.hooks != 0 {
+            // A first call that passed its entry twice returns twice.
+            (*returned.thread).frame.slot = 0;
+            (*returned.thread).frame.entry = entry::NONE;
+        }
+    }
     let after: u64 = ctx.ret();
     bump!(process, realloc_returns);
     if after == 0 {
-        bump!(process, realloc_failed);
+        // A request too large for anyone was counted at the entry.
+        if request <= PTRDIFF_MAX {
+            bump!(process, realloc_failed);
+        }
         return 0;
     }
     if after == before {

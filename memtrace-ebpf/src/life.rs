@@ -7,7 +7,7 @@ use aya_ebpf::helpers::generated::bpf_get_current_task;
 use aya_ebpf::macros::raw_tracepoint;
 use aya_ebpf::programs::RawTracePointContext;
 use aya_log_ebpf::debug;
-use memtrace_common::{STATUS_UNKNOWN, UNKNOWN_OFFSET, record};
+use memtrace_common::{STATUS_UNKNOWN, UNKNOWN_OFFSET, record, untouched};
 
 use crate::emit;
 use crate::filter::{Ids, Process, active_process, current_ids};
@@ -127,7 +127,10 @@ pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
         let _ = THREADS.remove(&old.thread_key());
     }
     // SAFETY: a value of STATES.
-    unsafe { (*process.state).libc_base = 0 };
+    unsafe {
+        (*process.state).libc_base = 0;
+        (*process.state).untouched = untouched::MALLOC | untouched::REALLOC;
+    }
     debug!(&ctx, "process {} replaced its program", ids.pid);
     emit::life(record::EXEC, ids, process, None, 0, 0);
     0

@@ -39,6 +39,8 @@ pub struct ProbePlan {
     pub top_offset: Option<u32>,
     /// A thread's first free passes the entry twice (2.43 and later).
     pub first_free_twice: bool,
+    /// The first call of malloc and of realloc passes the entry twice, through hooks (up to 2.33).
+    pub hooks: bool,
     /// Virtual addresses to which thread exit's own calls of free return.
     pub spurious_free_returns: Vec<u64>,
     /// What could not be found out, a sentence each.

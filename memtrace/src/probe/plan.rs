@@ -66,14 +66,9 @@ impl ProbePlan {
             .ok_or_else(|| PlanError::NoCode(String::from("malloc")))?;
         let version = library.version();
         let books = Books::of(&library, &mut limits);
-        if version.as_deref().is_some_and(has_malloc_hooks) {
-            limits.push(String::from(
-                "before glibc 2.34 the first allocation of a process passes malloc's entry twice: traced from its start, a \
-                 program shows one call more than it made",
-            ));
-        }
         let own = own_frees(&library, text, &mut limits);
         Ok(Self {
+            hooks: version.as_deref().is_some_and(has_malloc_hooks),
             version,
             build_id: library.build_id.clone(),
             sites,
@@ -119,7 +114,7 @@ fn probe_site(library: &Library<'_>, entry: Entry, symbol: &Symbol) -> Result<Pr
     })
 }
 
-/// Until 2.33, malloc begins with a hook that sets malloc up, takes itself away, and jumps back to the entry.
+/// Until 2.33, malloc and realloc begin with a hook that sets malloc up, takes itself away, and jumps back to the entry.
 fn has_malloc_hooks(version: &str) -> bool {
     version
         .strip_prefix("2.")

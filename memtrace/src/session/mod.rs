@@ -27,7 +27,7 @@ use aya::maps::{MapData, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::EbpfLogger;
 use memtrace_analysis::event::{Capabilities, Event, Totals};
-use memtrace_common::{ProcessState, active, global_names, map_names};
+use memtrace_common::{ProcessState, active, global_names, map_names, untouched};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -70,6 +70,8 @@ impl Default for Options {
 /// From when on a process counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
+    /// Now, and nothing of its program has called the allocator yet.
+    Born,
     Now,
     /// When [`Session::activate`] says so.
     Later,
@@ -190,8 +192,12 @@ impl Session {
     fn configured(&self, pid: u32, follow: bool, begin: Begin) -> ProcessState {
         let mut process = self.tables.get(pid).unwrap_or_else(|| state::new_process(pid));
         process.follow = u32::from(follow);
+        process.untouched = match begin {
+            Begin::Born => untouched::MALLOC | untouched::REALLOC,
+            Begin::Now | Begin::Later => 0,
+        };
         process.active = match begin {
-            Begin::Now => active::NOW,
+            Begin::Born | Begin::Now => active::NOW,
             Begin::Later => active::NOT_YET,
         };
         process

@@ -58,7 +58,7 @@ pub fn new_process(pid: u32) -> ProcessState {
         pid,
         follow: 0,
         active: active::NOT_YET,
-        _pad: 0,
+        untouched: 0,
     }
 }
 
@@ -76,6 +76,7 @@ pub fn libc_facts(plan: &ProbePlan, sites: &[Site], thread_exits: Option<&[u64]>
     facts.mp = plan.mp.unwrap_or(0);
     facts.top_offset = plan.top_offset.unwrap_or(0);
     facts.first_free_twice = u32::from(plan.first_free_twice);
+    facts.hooks = u32::from(plan.hooks);
     facts.exit_check = match thread_exits {
         _ if plan.spurious_free_returns.is_empty() => exit_check::NEVER,
         Some(_) => exit_check::EXITING,

@@ -98,7 +98,8 @@ pub(super) fn dynamic(files: &[Candidate<'_>]) -> Served {
         None => match glibc {
             Some(index) => Served {
                 kind: AllocatorKind::Glibc,
-                by: Some(first),
+                // What is traced is the glibc behind it.
+                by: Some(index),
                 glibc,
                 evidence: format!(
                     "malloc is defined first by {place}, which is no allocator known, then by {}",

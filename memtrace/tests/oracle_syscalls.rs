@@ -1,0 +1,133 @@
+//! Memory system calls: as many as strace sees, and each attributed to an allocator call if and only if it belongs to one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use memtrace_test_support::child::Talker;
+use memtrace_test_support::scratch::Scratch;
+use memtrace_test_support::strace::{self, Calls, SYSCALLS};
+use memtrace_test_support::tracer::{self, Attached, Differences};
+use memtrace_test_support::{binary, cc, skip};
+use serde_json::Value;
+
+fn compare(of: &str, report: &Value, calls: &Calls) {
+    let mut differences = Differences::default();
+    for name in SYSCALLS {
+        let (count, failed) = calls[name];
+        differences.compare(report, &format!("/syscalls/{name}/count"), count);
+        differences.compare(report, &format!("/syscalls/{name}/failed"), failed);
+    }
+    differences.check(of, report);
+}
+
+/// The one child of a process.
+fn child_of(pid: u32) -> u32 {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let list = fs::read_to_string(&path).unwrap_or_else(|error| panic!("reading {path}: {error}"));
+    list.trim()
+        .parse()
+        .unwrap_or_else(|_| panic!("{path} names not one child: {list}"))
+}
+
+/// strace and memtrace watch the same process, from the moment it says "ready" to its end.
+#[test]
+fn threads_make_the_system_calls_that_strace_sees() {
+    const NAME: &str = "threads_make_the_system_calls_that_strace_sees";
+    if !skip::root(NAME) || !skip::program(NAME, "strace") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let random = cc::compile("random", cc::Kind::Program, None, &scratch);
+    let log = scratch.file("strace");
+    for [seed, rounds, threads, generations] in [["1", "2000", "0", "1"], ["2", "1000", "4", "3"]] {
+        let mut child = Talker::start(
+            Command::new("strace")
+                .args(strace::arguments())
+                .arg("-o")
+                .arg(&log)
+                .arg(&random)
+                .args([seed, rounds, threads, generations, "wait"]),
+        );
+        child.line_with("ready");
+        let attached = Attached::to(child_of(child.pid()), &scratch);
+        child.go_on();
+        child.line_with("done");
+        let (_, status) = child.finish();
+        assert!(status.success(), "strace ended with {status}");
+        let report = attached.finish();
+        let log = fs::read_to_string(&log).expect("reading strace's log");
+        let after_ready = log.lines().skip_while(|line| !line.contains("\"ready")).skip(1);
+        compare(
+            &format!("seed {seed}, {threads} threads"),
+            &report,
+            &strace::count(after_ready),
+        );
+    }
+}
+
+/// Programs that do the same each time are run twice, and seen from their first system call on.
+#[test]
+fn programs_are_seen_from_their_first_system_call() {
+    const NAME: &str = "programs_are_seen_from_their_first_system_call";
+    if !skip::root(NAME) || !skip::program(NAME, "strace") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let log = scratch.file("strace");
+    for program in ["brk-steps", "large-block", "threshold"] {
+        let words = [binary("memtrace-lab").into_os_string(), program.into()];
+        let status = Command::new("strace")
+            .args(strace::arguments())
+            .arg("-o")
+            .arg(&log)
+            .args(&words)
+            .stdout(std::process::Stdio::null())
+            .status()
+            .expect("starting strace");
+        assert!(status.success(), "strace ended with {status}");
+        let expected = strace::count(fs::read_to_string(&log).expect("reading strace's log").lines());
+        let report = tracer::spawning(&scratch, &words).run();
+        compare(program, &report, &expected);
+    }
+}
+
+/// "WORD name=count name=count ..."
+fn counts(line: &str) -> BTreeMap<String, u64> {
+    line.split_whitespace()
+        .skip(1)
+        .map(|word| word.split_once('=').expect("name=count"))
+        .map(|(name, count)| (name.to_owned(), count.parse().expect("a number")))
+        .collect()
+}
+
+/// The program knows which of its system calls belong to allocator calls, and has its own all around them.
+#[test]
+fn a_system_call_is_attributed_if_and_only_if_an_allocator_call_made_it() {
+    const NAME: &str = "a_system_call_is_attributed_if_and_only_if_an_allocator_call_made_it";
+    if !skip::root(NAME) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let direct = cc::compile("direct", cc::Kind::Program, None, &scratch);
+    check_attribution(&direct, &scratch);
+}
+
+fn check_attribution(direct: &Path, scratch: &Scratch) {
+    let mut child = Talker::start(Command::new(direct).arg("200"));
+    child.line_with("ready");
+    let attached = Attached::to(child.pid(), scratch);
+    child.go_on();
+    let inside = counts(&child.line_with("in "));
+    let own = counts(&child.line_with("own "));
+    child.finish();
+    let report = attached.finish();
+    let mut differences = Differences::default();
+    for name in SYSCALLS {
+        differences.compare(&report, &format!("/syscalls/{name}/attributed"), inside[name]);
+        differences.compare(&report, &format!("/syscalls/{name}/direct"), own[name]);
+        differences.compare(&report, &format!("/syscalls/{name}/unknown"), 0);
+    }
+    differences.check("system calls in and around allocator calls", &report);
+}
