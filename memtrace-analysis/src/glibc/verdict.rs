@@ -292,7 +292,7 @@ fn mostly_live(resident: &Resident, cause: &Cause, suspicious: bool) -> Verdict 
     let (kind, confidence, text) = if suspicious {
         let text = format!(
             "live blocks: {} of {} resident are in blocks that the program holds, most of them of one size, and the heap \
-             is at its largest ever: a leak, or a cache without a limit",
+             is at its largest ever, as with a leak or a cache without a limit",
             bytes(resident.live),
             bytes(resident.total)
         );

@@ -34,10 +34,6 @@ impl Style {
         self.wrap(code, text)
     }
 
-    pub const fn is_plain(self) -> bool {
-        !self.colour
-    }
-
     fn wrap(self, code: &str, text: &str) -> String {
         if self.colour && !text.is_empty() {
             format!("\x1b[{code}m{text}\x1b[0m")
