@@ -46,6 +46,10 @@ impl Certainty {
 /// Decides whose `syscall` is.
 pub fn owner<'a>(syscall: &'a Syscall, regions: &Regions, page_size: u64) -> Owner<'a> {
     let direct = Owner::Direct { in_handler: false };
+    // Whatever the stack looks like: a left frame may still lie there as it was.
+    if is_never_mallocs(syscall) {
+        return direct;
+    }
     match (syscall.attribution, &syscall.frame) {
         (Attribution::Proven, Some(frame)) => Owner::Call {
             frame,
@@ -63,18 +67,24 @@ pub fn owner<'a>(syscall: &'a Syscall, regions: &Regions, page_size: u64) -> Own
     }
 }
 
+/// A mapping that malloc has no use for: of a file, of code, of a stack. Only what a signal handler does is left to be
+/// told by its own mark.
+const fn is_never_mallocs(syscall: &Syscall) -> bool {
+    let [_, _, prot, flags, ..] = syscall.args;
+    let private = flags & mman::MAP_ANONYMOUS != 0 && flags & mman::MAP_STACK == 0 && prot & mman::PROT_EXEC == 0;
+    matches!(syscall.kind, SyscallKind::Mmap)
+        && !private
+        && !matches!(syscall.attribution, Attribution::InSignalHandler)
+}
+
 /// Whether a system call is of the kind that glibc makes in such an allocator call.
 fn fits(syscall: &Syscall, frame: &Frame, regions: &Regions, page_size: u64) -> bool {
-    let [address, length, prot, flags, ..] = syscall.args;
+    let [address, length, ..] = syscall.args;
     let region = regions.find(address).map(|region| region.kind);
     let releases = matches!(frame.entry, Entry::Free | Entry::Realloc | Entry::MallocTrim);
     match syscall.kind {
         SyscallKind::Brk => address != 0,
-        SyscallKind::Mmap => {
-            let private =
-                flags & mman::MAP_ANONYMOUS != 0 && flags & mman::MAP_STACK == 0 && prot & mman::PROT_EXEC == 0;
-            private && fits_mapping(syscall, frame, page_size)
-        }
+        SyscallKind::Mmap => fits_mapping(syscall, frame, page_size),
         SyscallKind::Munmap | SyscallKind::Mremap => match region {
             Some(RegionKind::MappedBlock | RegionKind::ArenaHeap | RegionKind::Reservation) => true,
             Some(RegionKind::MainPiece | RegionKind::ThreadStack | RegionKind::Direct(_)) => false,
@@ -123,4 +133,48 @@ fn fits_mapping(syscall: &Syscall, frame: &Frame, page_size: u64) -> bool {
     let piece = length >= rule::MAIN_PIECE && length > chunk
         || top_pad.is_some_and(|pad| rule::break_step(chunk, pad, 0, page_size) == Some(length));
     block || piece
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Snapshot;
+
+    /// An mmap that a frame of malloc seems to have made.
+    fn mmap(prot: u64, flags: u64, attribution: Attribution) -> Syscall {
+        Syscall {
+            kind: SyscallKind::Mmap,
+            args: [0, 4096, prot, flags, u64::MAX, 0],
+            result: 0x7f00_0000_0000,
+            enter_ns: 0,
+            attribution,
+            frame: Some(Frame {
+                entry: Entry::Malloc,
+                request: 4000,
+                argument: 0,
+                chunk: None,
+                call: 1,
+                return_address: 0,
+            }),
+            ip: None,
+            stack: [0; 8],
+            heap: None,
+            snapshot: Snapshot::default(),
+            resident_bytes: None,
+        }
+    }
+
+    #[test]
+    fn files_code_and_stacks_are_never_mallocs() {
+        const PRIVATE: u64 = 2;
+        let regions = Regions::default();
+        let is_direct = |syscall: &Syscall| matches!(owner(syscall, &regions, 4096), Owner::Direct { .. });
+        let anonymous = PRIVATE | mman::MAP_ANONYMOUS;
+        assert!(!is_direct(&mmap(3, anonymous, Attribution::Proven)));
+        assert!(is_direct(&mmap(1, PRIVATE, Attribution::Proven)));
+        assert!(is_direct(&mmap(3 | mman::PROT_EXEC, anonymous, Attribution::Proven)));
+        assert!(is_direct(&mmap(3, anonymous | mman::MAP_STACK, Attribution::Proven)));
+        let in_handler = mmap(1, PRIVATE, Attribution::InSignalHandler);
+        assert_eq!(owner(&in_handler, &regions, 4096), Owner::Direct { in_handler: true });
+    }
 }

@@ -13,10 +13,17 @@ pub fn allocations(report: &Report) -> Section {
         return section;
     }
     let allocated = &report.allocated;
+    // A block is counted with what it was made for; what realloc made of it later shows when it is freed.
+    let resized = report.realloc.in_place + report.realloc.moved > 0;
     section.line(format!(
-        "{}, {} asked",
+        "{}, {} asked{}",
         plural(allocated.blocks, "block"),
-        asked(allocated.requested_bytes)
+        asked(allocated.requested_bytes),
+        if resized {
+            ", before realloc changed their sizes"
+        } else {
+            ""
+        }
     ));
     let calls: Vec<String> = Entry::ALL
         .iter()
