@@ -518,7 +518,9 @@ pub struct KernelFacts {
     pub rss_per_cpu: u32,
     /// The per-CPU base address of an array map's first element, inside struct bpf_array.
     pub array_per_cpu: u32,
-    pub _pad: u32,
+    /// task_struct.rss_stat.count, ints: what a thread has not yet added to its process's counters; unknown from Linux
+    /// 6.2 on, which has none.
+    pub task_rss: u32,
 }
 
 /// More would cost more memory than it saves time.
@@ -551,7 +553,7 @@ impl KernelFacts {
         rss_count: UNKNOWN_OFFSET,
         rss_per_cpu: UNKNOWN_OFFSET,
         array_per_cpu: UNKNOWN_OFFSET,
-        _pad: 0,
+        task_rss: UNKNOWN_OFFSET,
     };
 }
 

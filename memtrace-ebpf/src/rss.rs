@@ -1,8 +1,8 @@
 //! Resident pages of the current process.
 //!
 //! The kernel counts file, anonymous and shared pages in mm_struct.rss_stat (indices 0, 1 and 3; 2 is swap). Up to 6.1
-//! each is one word (to which threads add in batches of 64 page faults); from 6.2 each is a percpu_counter: a word plus
-//! what every CPU has not yet added to it, up to 32 pages or twice the CPUs.
+//! each is one word, to which a thread adds what it keeps of its own after 64 page faults; from 6.2 each is a
+//! percpu_counter: a word plus what every CPU has not yet added to it, up to 32 pages or twice the CPUs.
 
 use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_map_lookup_percpu_elem};
@@ -59,8 +59,22 @@ fn rough_pages(first: u64) -> u64 {
             return u64::MAX;
         };
         sum = sum.wrapping_add(value as i64);
+        sum = sum.wrapping_add(own_part(index));
     }
     if sum < 0 { 0 } else { sum as u64 }
+}
+
+/// What the current thread has not yet added to a counter, where threads have parts; the other threads' are not known.
+#[inline(always)]
+fn own_part(index: usize) -> i64 {
+    if kernel!(task_rss) == UNKNOWN_OFFSET {
+        return 0;
+    }
+    // SAFETY: takes nothing and always answers.
+    let task = unsafe { bpf_get_current_task() };
+    let part = task.wrapping_add(u64::from(kernel!(task_rss)) + index as u64 * 4);
+    // SAFETY: the helper refuses addresses that cannot be read.
+    unsafe { bpf_probe_read_kernel(part as *const i32) }.map_or(0, i64::from)
 }
 
 /// With the CPUs' parts where they can be read: for the two sides of a trim, which may differ by a few pages only.

@@ -122,6 +122,10 @@ fn resident(btf: &Btf<'_>, kernel: &mut KernelFacts) {
         kernel.mm_rss = words.offset;
         kernel.rss_stride = 8;
         kernel.rss_count = 0;
+        let parts = btf
+            .structure("task_struct")
+            .and_then(|task| btf.field(task, &["rss_stat", "count"]));
+        kernel.task_rss = parts.map_or(UNKNOWN_OFFSET, |field| field.offset);
     }
 }
 
