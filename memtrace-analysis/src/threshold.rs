@@ -132,7 +132,21 @@ impl ThresholdBook {
     /// A mapped chunk was freed (free, not realloc), before the values read at its munmap are taken in.
     pub fn mapped_chunk_freed(&mut self, time_ns: u64, chunk: u64, read: Option<&Thresholds>) {
         let cause = || format!("free of a mapped block of {} bytes", grouped(chunk));
-        let Some(now) = self.now else { return };
+        let Some(now) = self.now else {
+            // Attached in mid-life: what was before is not known, but what is now is this free's doing.
+            if let Some(read) = read
+                && read.mmap_threshold == chunk
+                && read.trim_threshold == chunk.saturating_mul(2)
+            {
+                self.dynamic = Some(true);
+                let raised = Values {
+                    mmap: chunk,
+                    trim: read.trim_threshold,
+                };
+                self.change(time_ns, raised, cause(), true);
+            }
+            return;
+        };
         if chunk == now.mmap {
             // Another thread's record had shown the new values before this one.
             if self.unexplained {
