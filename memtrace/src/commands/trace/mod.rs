@@ -9,6 +9,7 @@
 mod again;
 mod attach;
 mod books;
+mod explained;
 mod live;
 mod look;
 mod pidfd;
@@ -27,6 +28,7 @@ use super::record::Recorder;
 use crate::privileges::{self, MoreProbes};
 use crate::session::{self, Session};
 use crate::target::Spawned;
+use explained::Explained;
 use live::LiveLine;
 use processes::Processes;
 use stop::Stop;
@@ -66,6 +68,8 @@ async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Fe
         output.keep_from_command()?;
         command = Some(start::command(&mut session, &mut feed, &mut processes, args)?);
     }
+    // Before the right to look into other users' processes goes.
+    let explained = output.is_for_people().then(|| Explained::at_begin(pids));
     // All probes are set; what is left is to read, and to write to files that are open.
     privileges::keep_what_a_trace_needs(MoreProbes::No).context("giving up capabilities that are no longer needed")?;
     announce(&processes, args);
@@ -78,6 +82,9 @@ async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Fe
     watch.end(reason)?;
     let record = feed.finish_record();
     output.deliver(&feed.reports())?;
+    if let Some(explained) = explained {
+        output.add(|style| explained.at_end(style))?;
+    }
     say_if_running(command)?;
     record?;
     Ok(Exit::Success)
