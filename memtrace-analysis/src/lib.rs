@@ -37,6 +37,7 @@ pub mod codec;
 mod coverage;
 mod direct;
 pub mod event;
+pub mod files;
 mod finding;
 #[cfg_attr(
     not(test),

@@ -13,7 +13,7 @@ use memtrace_analysis::glibc::look::{EXPLAIN_VERSION, Look};
 use super::exit::{Exit, hint};
 use super::output::{print, style_of};
 use super::{args, quantity};
-use crate::inspect::page_cache::{self, MachineFiles};
+use crate::inspect::page_cache;
 use crate::inspect::{self, LookOptions, image};
 use crate::report::explain;
 use crate::report::files as report_files;
@@ -103,7 +103,7 @@ pub fn run(args: &ExplainArgs) -> Result<Exit> {
 /// The page cache's side of a process.
 fn files(args: &ExplainArgs, pid: u32) -> Result<Exit> {
     let held = page_cache::of_process(pid).map_err(advised)?;
-    let machine = MachineFiles::now()?;
+    let machine = page_cache::of_machine()?;
     let answer = match args.output {
         Form::Text => report_files::text(pid, &held, machine, style(args)),
         Form::Json => report_files::json(pid, &held, machine).context("rendering the files as JSON")?,

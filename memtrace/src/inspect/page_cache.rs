@@ -12,70 +12,21 @@ use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 
 use anyhow::{Context, Result, bail};
+use memtrace_analysis::files::{HeldFile, Holding, MachineFiles, Residency};
 
-/// What of one file is in memory, bytes in whole pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Residency {
-    /// The file's size.
-    pub file: u64,
-    pub cached: u64,
-    /// Changed and not yet on the disk, and on its way there; None where only mincore could be asked.
-    pub dirty: Option<u64>,
-    pub writeback: Option<u64>,
-}
-
-impl Residency {
-    /// The file's size in whole pages, as it would be cached.
-    pub fn whole(&self) -> u64 {
-        self.file.next_multiple_of(page_size())
-    }
-
-    /// Share of the file's pages that are cached, 0 to 1; an empty file has none.
-    pub fn share(&self) -> f64 {
-        match self.whole() {
-            0 => 0.0,
-            whole => self.cached as f64 / whole as f64,
-        }
-    }
-}
-
-/// A file that a process has open or maps.
-#[derive(Clone, Debug)]
-pub struct HeldFile {
-    /// As the kernel names it, control characters removed; "(deleted)" behind a name that is gone.
-    pub shown: String,
-    pub how: Holding,
-    /// An error where it could not be looked at.
-    pub residency: Result<Residency, String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holding {
-    pub descriptors: Vec<u32>,
-    pub mapped: bool,
-}
-
-/// Of the whole machine, bytes: pages of files that are not reclaimable before they are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MachineFiles {
-    pub dirty: u64,
-    pub writeback: u64,
-}
-
-impl MachineFiles {
-    pub fn now() -> Result<Self> {
-        let text = fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
-        let bytes = |name: &str| {
-            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            let kib = value.and_then(|value| value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-            kib.map(|kib| kib * 1024)
-                .with_context(|| format!("/proc/meminfo has no {name}"))
-        };
-        Ok(Self {
-            dirty: bytes("Dirty")?,
-            writeback: bytes("Writeback")?,
-        })
-    }
+/// Dirty and writeback pages of the whole machine.
+pub fn of_machine() -> Result<MachineFiles> {
+    let text = fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+    let bytes = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kib = value.and_then(|value| value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+        kib.map(|kib| kib * 1024)
+            .with_context(|| format!("/proc/meminfo has no {name}"))
+    };
+    Ok(MachineFiles {
+        dirty: bytes("Dirty")?,
+        writeback: bytes("Writeback")?,
+    })
 }
 
 pub fn of_file(file: &File) -> Result<Residency> {
@@ -88,6 +39,7 @@ pub fn of_file(file: &File) -> Result<Residency> {
                 cached: found.cached * page,
                 dirty: Some(found.dirty * page),
                 writeback: Some(found.writeback * page),
+                page,
             })
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP)) => {
@@ -97,6 +49,7 @@ pub fn of_file(file: &File) -> Result<Residency> {
                 cached,
                 dirty: None,
                 writeback: None,
+                page: page_size(),
             })
         }
         Err(error) => Err(error).context("asking by cachestat which pages are cached"),

@@ -1,11 +1,11 @@
 //! The files a process holds, and what of each is in the page cache: as text and as JSON.
 
+use memtrace_analysis::files::{HeldFile, MachineFiles, Residency};
 use serde::Serialize;
 
 use super::plain::clean;
 use super::style::Style;
 use super::units;
-use crate::inspect::page_cache::{HeldFile, MachineFiles, Residency};
 
 pub const FILES_VERSION: u32 = 1;
 
@@ -67,21 +67,15 @@ fn row(file: &HeldFile) -> Row {
     };
     let name = format!("{}{held}", clean(&file.shown));
     match &file.residency {
-        Ok(residency) => {
-            let waiting = residency
-                .dirty
-                .zip(residency.writeback)
-                .map(|(dirty, on_its_way)| dirty + on_its_way);
-            Row {
-                cells: [
-                    units::pages(residency.cached),
-                    units::pages(residency.whole()),
-                    format!("{:.0} %", residency.share() * 100.0),
-                    waiting.map_or_else(|| "unknown".to_owned(), units::pages),
-                ],
-                name,
-            }
-        }
+        Ok(residency) => Row {
+            cells: [
+                units::pages(residency.cached),
+                units::pages(residency.whole()),
+                format!("{:.0} %", residency.share() * 100.0),
+                residency.waiting().map_or_else(|| "unknown".to_owned(), units::pages),
+            ],
+            name,
+        },
         Err(why) => Row {
             cells: ["unknown", "", "", ""].map(str::to_owned),
             name: format!("{name}: {}", clean(why)),
@@ -141,7 +135,7 @@ fn entry(file: &HeldFile) -> Entry<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::page_cache::Holding;
+    use memtrace_analysis::files::Holding;
 
     fn files() -> Vec<HeldFile> {
         let holding = |descriptors: &[u32], mapped| Holding {
@@ -157,6 +151,7 @@ mod tests {
                     cached: 4 << 20,
                     dirty: Some(4096),
                     writeback: Some(0),
+                    page: 4096,
                 }),
             },
             HeldFile {

@@ -1,8 +1,9 @@
 //! Which files of a process are cached, and how much of each: experiment 18.
 
 use anyhow::{Context, Result};
+use memtrace_analysis::files::{HeldFile, Residency};
 
-use crate::inspect::page_cache::{HeldFile, Residency, of_process};
+use crate::inspect::page_cache::of_process;
 use crate::lab::bench::Bench;
 use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
@@ -94,13 +95,7 @@ fn measure(bench: &Bench) -> Result<Measured> {
         Unit::Times,
     );
     measured.because("mapped", "the file system read neighbours along");
-    let waiting = |residency: Residency| {
-        residency
-            .dirty
-            .zip(residency.writeback)
-            .map(|(dirty, on_its_way)| dirty + on_its_way)
-    };
-    match (waiting(dirty), waiting(synced)) {
+    match (dirty.waiting(), synced.waiting()) {
         (Some(before), Some(after)) => {
             measured.count(
                 "dirty",
@@ -148,7 +143,7 @@ fn measure(bench: &Bench) -> Result<Measured> {
             Series::new(
                 "dirty",
                 Shape::Bars,
-                bars([half, mapped, dirty, synced], |file| waiting(*file).unwrap_or(0)),
+                bars([half, mapped, dirty, synced], |file| file.waiting().unwrap_or(0)),
             ),
         ],
     });

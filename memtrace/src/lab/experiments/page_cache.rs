@@ -4,8 +4,9 @@ use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use memtrace_analysis::files::Residency;
 
-use crate::inspect::page_cache::{Residency, of_file};
+use crate::inspect::page_cache::of_file;
 use crate::lab::bench::Bench;
 use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
