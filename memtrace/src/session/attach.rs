@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use aya::Ebpf;
 use aya::programs::raw_trace_point::RawTracePointLink;
 use aya::programs::trace_point::TracePointLink;
-use aya::programs::uprobe::{UProbeLink, UProbeScope};
+use aya::programs::uprobe::UProbeScope;
 use aya::programs::{Program, RawTracePoint, TracePoint, UProbe};
 use memtrace_analysis::event::{Entry, SyscallKind};
 
@@ -15,6 +15,7 @@ use crate::privileges::{self, Capabilities, Task};
 use crate::probe::ProbePlan;
 use crate::target::{MappedLibrary, Target};
 
+use super::multi::Programs;
 use super::unwind::Unwinder;
 
 /// A place in a library, as it will be probed.
@@ -79,8 +80,13 @@ pub struct Links {
     tracepoints: Vec<TracePointLink>,
     raw: Vec<RawTracePointLink>,
     /// With the process they are for.
-    probes: Vec<(u32, UProbeLink)>,
+    probes: Vec<(u32, Probe)>,
+    /// The programs of the probes, where they are not aya's.
+    multi: Option<Programs>,
 }
+
+/// What holds a probe in its place, of either kind; dropped, it is gone.
+type Probe = Box<dyn Send>;
 
 /// Tracepoints besides those of the system calls: program, category, name.
 const SIGNALS: [(&str, &str, &str); 2] = [
@@ -91,9 +97,11 @@ const LIFE: [&str; 3] = ["task_newtask", "sched_process_exec", "sched_process_ex
 
 impl Links {
     /// Has the kernel verify and load every program.
-    pub fn load_programs(&mut self, ebpf: &mut Ebpf) -> Result<()> {
+    pub fn load_programs(&mut self, object: &[u8], ebpf: &mut Ebpf) -> Result<()> {
+        self.multi = Programs::load(object, ebpf)?;
         for (name, program) in ebpf.programs_mut() {
             match program {
+                Program::UProbe(_) if self.multi.is_some() => Ok(()),
                 Program::UProbe(program) => program.load(),
                 Program::TracePoint(program) => program.load(),
                 Program::RawTracePoint(program) => program.load(),
@@ -160,16 +168,38 @@ impl Links {
                 .map(|&place| (String::from("on_thread_exit"), place)),
         );
         for (name, place) in places {
-            let context = || format!("probing {} of process {} for {name}", library.shown, target.pid);
-            let program: &mut UProbe = find(ebpf, &name)?;
-            let id = program
-                .attach(place, &library.opened, scope)
+            let probe = self
+                .probe(ebpf, &name, place, library, scope)
                 .with_context(refusal)
-                .with_context(context)?;
-            self.probes
-                .push((target.pid, program.take_link(id).with_context(context)?));
+                .with_context(|| format!("probing {} of process {} for {name}", library.shown, target.pid))?;
+            self.probes.push((target.pid, probe));
         }
         Ok(())
+    }
+
+    fn probe(
+        &self,
+        ebpf: &mut Ebpf,
+        name: &str,
+        place: u64,
+        library: &MappedLibrary,
+        scope: UProbeScope,
+    ) -> Result<Probe> {
+        if let Some(multi) = &self.multi {
+            let pid = match scope {
+                UProbeScope::OneProcess(pid) => Some(pid.get()),
+                _ => None,
+            };
+            return Ok(Box::new(multi.attach(name, place, &library.opened, pid)?));
+        }
+        let program: &mut UProbe = find(ebpf, name)?;
+        let id = program.attach(place, &library.opened, scope)?;
+        Ok(Box::new(program.take_link(id)?))
+    }
+
+    /// Probes are links of their own, not perf events.
+    pub const fn are_side_by_side(&self) -> bool {
+        self.multi.is_some()
     }
 
     pub fn detach_process(&mut self, pid: u32) {
@@ -209,7 +239,8 @@ impl Drop for Links {
     }
 }
 
-/// Closing one waits for the kernel's grace period, about 100 ms: so each has a thread, and they wait together.
+/// Closing one waits for the kernel's grace period, about 100 ms: so each has a thread, and they wait together (those of
+/// perf events still in turn, for the kernel's lock over them).
 fn close<T: Send>(links: Vec<T>) {
     thread::scope(|scope| {
         for link in links {

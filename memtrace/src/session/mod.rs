@@ -12,6 +12,7 @@ mod btf;
 mod decode;
 mod diagnostics;
 mod facts;
+mod multi;
 mod object;
 mod requirements;
 mod returns;
@@ -110,7 +111,7 @@ impl Session {
         diagnostics::set_level(&mut loader, options.debug);
         let mut ebpf = loader.load(object).context("loading the kernel side")?;
         let mut links = Links::default();
-        links.load_programs(&mut ebpf)?;
+        links.load_programs(object, &mut ebpf)?;
         let ring = RingBuf::try_from(take_map(&mut ebpf, map_names::EVENTS)?).context("opening the ring buffer")?;
         let tables = Tables::new(&mut ebpf, options.processes, shards)?;
         // SAFETY: the ring owns its file descriptor, always gives the same one, and is dropped by the AsyncFd alone.
@@ -282,6 +283,11 @@ impl Session {
     /// Records of a kind or length that this version does not know, by kind.
     pub fn unknown_records(&self) -> &BTreeMap<u16, u64> {
         &self.decoder.unknown
+    }
+
+    /// Whether this kernel takes probes away side by side, in about 100 ms, or one after the other.
+    pub fn detaches_together(&self) -> bool {
+        self.links.are_side_by_side()
     }
 
     /// Takes the probes of a process away and keeps the rest.

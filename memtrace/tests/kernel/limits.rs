@@ -1,6 +1,7 @@
 //! What happens where room runs out, and in a PID namespace of one's own.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use memtrace::session::{Begin, Options};
 use memtrace_analysis::event::{Entry, EventKind, SyscallKind};
@@ -64,6 +65,27 @@ fn threads_without_room_are_counted_and_their_calls_too() {
         assert_eq!(totals.calls[Entry::Malloc as usize], THREADS * ROUNDS);
         assert_eq!(totals.syscalls[SyscallKind::Mremap as usize], THREADS * ROUNDS);
         assert_eq!(totals.lost_records, 0);
+    });
+}
+
+#[test]
+fn the_probes_of_a_process_go_together_and_not_one_after_the_other() {
+    if !can_trace() {
+        return;
+    }
+    with_options(&Options::default(), |_, session| {
+        let program = Program::build("entries");
+        let (target, plan) = target(program.pid());
+        session.add(&target, Some(&plan), false, Begin::Now).unwrap();
+        let begin = Instant::now();
+        session.detach_process(program.pid());
+        let taken = begin.elapsed();
+        if !session.detaches_together() {
+            eprintln!("skipped: this kernel takes probes away one after the other ({taken:?})");
+            return;
+        }
+        // One grace period is about 100 ms, a dozen of them more than a second; a busy machine stretches either.
+        assert!(taken < Duration::from_millis(700), "{taken:?}");
     });
 }
 
