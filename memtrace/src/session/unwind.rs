@@ -15,7 +15,7 @@ use gimli::{
     AArch64, BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule, UnwindContext,
     UnwindSection, X86_64,
 };
-use object::{Architecture, Object, ObjectSection, ObjectSymbol, SymbolKind};
+use object::{Architecture, Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
 /// User registers at a system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,8 +72,14 @@ pub struct Unwinder {
     bases: BaseAddresses,
     architecture: Architecture,
     text: Range<u64>,
+    /// The bytes of `text`.
+    code: Vec<u8>,
+    /// First instructions of the allocator's exported functions.
+    own: HashSet<u64>,
     /// First instructions of exported functions that are no allocator entries.
     foreign: HashSet<u64>,
+    /// Stubs through which libc calls what the program may have replaced: of its own functions, only the allocator's.
+    stubs: Vec<Range<u64>>,
     /// Rows looked up so far: a process makes its system calls from few places.
     rows: HashMap<u64, Option<Row>>,
 }
@@ -132,13 +138,30 @@ impl Unwinder {
             .map(|(address, _)| address)
             .filter(|address| !own.contains(address))
             .collect();
+        let (code_at, code) = file
+            .segments()
+            .find(|segment| (segment.address()..segment.address() + segment.size()).contains(&text.0))
+            .and_then(|segment| Some((segment.address(), segment.data().ok()?)))?;
+        let stubs = file
+            .sections()
+            .filter(|section| section.name().is_ok_and(|name| name.starts_with(".plt")))
+            .map(|section| section.address()..section.address() + section.size())
+            .collect();
         Some(Self {
             eh_frame: eh_frame.data().ok()?.to_vec(),
             eh_frame_hdr: eh_frame_hdr.data().ok()?.to_vec(),
             bases,
             architecture: file.architecture(),
             text: text.0..text.1,
+            code: code
+                .get(usize::try_from(text.0 - code_at).ok()?..)?
+                .iter()
+                .take(usize::try_from(text.1.checked_sub(text.0)?).ok()?)
+                .copied()
+                .collect(),
+            own,
             foreign,
+            stubs,
             rows: HashMap::new(),
         })
     }
@@ -176,6 +199,7 @@ impl Unwinder {
             let own_slot = if x86 { frame.wrapping_sub(8) } else { frame };
             if own_slot == slot {
                 return match (self.foreign.contains(&row.function), depth) {
+                    (false, _) if self.calls_another(word(slot), base) => Way::Misses,
                     (false, _) => Way::Arrives,
                     (true, 0) => Way::ArrivesInWrapper,
                     (true, _) => Way::Misses,
@@ -199,6 +223,40 @@ impl Unwinder {
             lr = None;
         }
         Way::Lost
+    }
+
+    /// The call that returns to `back` is one of libc's own to a function that is not the allocator's: a function of libc
+    /// that had called free makes its next calls with the same slot.
+    fn calls_another(&self, back: Option<u64>, base: u64) -> bool {
+        let Some(end) = back
+            .map(|back| back.wrapping_sub(base))
+            .filter(|end| self.text.contains(end))
+        else {
+            return false;
+        };
+        self.called_before(end).is_some_and(|called| {
+            !self.own.contains(&called) && !self.stubs.iter().any(|stubs| stubs.contains(&called))
+        })
+    }
+
+    /// What the direct call that ends at `end` calls; None when a direct call does not end there.
+    fn called_before(&self, end: u64) -> Option<u64> {
+        let end_at = usize::try_from(end.checked_sub(self.text.start)?).ok()?;
+        let bytes = |length: usize| self.code.get(end_at.checked_sub(length)?..end_at);
+        match self.architecture {
+            // call rel32
+            Architecture::X86_64 => {
+                let &[0xe8, a, b, c, d] = bytes(5)? else { return None };
+                Some(end.wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d]))))
+            }
+            // bl imm26, in words from the instruction
+            Architecture::Aarch64 => {
+                let word = u32::from_le_bytes(bytes(4)?.try_into().ok()?);
+                let distance = i64::from((word << 6) as i32 >> 6) * 4;
+                (word >> 26 == 0b10_0101).then(|| (end - 4).wrapping_add_signed(distance))
+            }
+            _ => None,
+        }
     }
 
     /// First instruction of the piece of code that `address` lies in, as the tables have it.

@@ -1,5 +1,6 @@
 /* Memory system calls of the allocator and of the program, in one thread, each told by a size of its own. */
 #include "handshake.h"
+#include <locale.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -123,6 +124,8 @@ int main(void)
 		thread_stack_over_old_frames();
 	sink = malloc(64);
 	sink = sbrk(0x17000);
+	/* libc's own functions call free, then map files, with the same stack pointer. */
+	setlocale(LC_ALL, "C.UTF-8");
 
 	/* The allocator's own. */
 	char *block = malloc(0x200000);
