@@ -78,6 +78,12 @@ impl Watch<'_, '_> {
         };
         process.target = target;
         if !same_libc && let Err(error) = self.attach_again(pid) {
+            let limit = format!(
+                "allocator calls since an exec are not counted, since the new program could not be probed: {error:#}"
+            );
+            if let Some(process) = self.processes.get_mut(pid) {
+                process.capabilities.limits.push(limit);
+            }
             complain(&error.context(format!("following process {pid} into its new program")));
         }
         let Some(process) = self.processes.get_mut(pid) else {

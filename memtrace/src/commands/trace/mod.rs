@@ -70,8 +70,14 @@ async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Fe
     }
     // Before the right to look into other users' processes goes.
     let explained = output.is_for_people().then(|| Explained::at_begin(pids));
-    // All probes are set; what is left is to read, and to write to files that are open.
-    privileges::keep_what_a_trace_needs(MoreProbes::No).context("giving up capabilities that are no longer needed")?;
+    // What is left is to read, and to write to files that are open. But a command, or a child, may turn into a program
+    // with another libc by an exec.
+    let more_probes = if command.is_some() || args.follow {
+        MoreProbes::Yes
+    } else {
+        MoreProbes::No
+    };
+    privileges::keep_what_a_trace_needs(more_probes).context("giving up capabilities that are no longer needed")?;
     announce(&processes, args);
     let mut live = LiveLine::if_terminal();
     let mut watch = Watch::new(&mut session, &mut feed, processes, args.follow);
