@@ -13,6 +13,9 @@ use std::ptr::null_mut;
 
 use anyhow::{Context, Result, bail};
 use memtrace_analysis::files::{HeldFile, Holding, MachineFiles, Residency};
+use memtrace_analysis::glibc::Mapping;
+
+use super::mappings;
 
 /// Dirty and writeback pages of the whole machine.
 pub fn of_machine() -> Result<MachineFiles> {
@@ -42,7 +45,12 @@ pub fn of_file(file: &File) -> Result<Residency> {
                 page,
             })
         }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => bail!(STRANGER),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP)) => {
+            // To strangers mincore calls every page resident (Linux 5.2).
+            if !is_ours(file)? {
+                bail!(STRANGER);
+            }
             let cached = mincore(file, size).context("asking by mincore which pages are cached")?;
             Ok(Residency {
                 file: size,
@@ -56,6 +64,15 @@ pub fn of_file(file: &File) -> Result<Residency> {
     }
 }
 
+const STRANGER: &str = "the kernel tells only a file's owner and root what of it is cached";
+
+fn is_ours(file: &File) -> Result<bool> {
+    let owner = file.metadata().context("asking for the file's owner")?.uid();
+    // SAFETY: asks for this process's own user id.
+    let own = unsafe { libc::geteuid() };
+    Ok(own == 0 || own == owner)
+}
+
 /// Every regular file that a process has open or maps, each once, the most cached first.
 pub fn of_process(pid: u32) -> Result<Vec<HeldFile>> {
     let mut found: BTreeMap<(u64, u64), (PathBuf, PathBuf, Holding)> = BTreeMap::new();
@@ -63,20 +80,33 @@ pub fn of_process(pid: u32) -> Result<Vec<HeldFile>> {
     let entries = fs::read_dir(&descriptors).with_context(|| format!("listing the files of process {pid}"))?;
     for entry in entries.flatten() {
         let number = entry.file_name().to_string_lossy().parse();
-        if let (Some(held), Ok(number)) = (entry_of(&mut found, &entry.path()), number) {
+        if let (Some(held), Ok(number)) = (entry_of(&mut found, &entry.path(), None), number) {
             held.descriptors.push(number);
         }
     }
-    let mappings = format!("/proc/{pid}/map_files");
-    // Only root may look there before Linux 5.9 or so; the descriptors are worth showing alone.
-    for entry in fs::read_dir(&mappings).into_iter().flatten().flatten() {
-        if let Some(held) = entry_of(&mut found, &entry.path()) {
-            held.mapped = true;
+    let mut closed = BTreeMap::new();
+    for mapping in mappings::read_smaps(pid)? {
+        if mapping.inode == 0 || !mapping.path.starts_with('/') {
+            continue;
+        }
+        match open_mapped(pid, &mapping).and_then(|link| entry_of(&mut found, &link, Some(&mapping.path))) {
+            Some(held) => held.mapped = true,
+            None => {
+                closed.insert(mapping.inode, mapping.path);
+            }
         }
     }
     let mut files: Vec<_> = found
         .into_values()
         .map(|(opened, named, how)| held_file(&opened, &named, how))
+        .chain(closed.into_values().map(|path| HeldFile {
+            shown: printable(&path),
+            how: Holding {
+                descriptors: Vec::new(),
+                mapped: true,
+            },
+            residency: Err("only root can open what stands behind this mapping".to_owned()),
+        }))
         .collect();
     let cached = |file: &HeldFile| file.residency.as_ref().map_or(0, |residency| residency.cached);
     files.sort_by(|a, b| cached(b).cmp(&cached(a)).then_with(|| a.shown.cmp(&b.shown)));
@@ -86,13 +116,17 @@ pub fn of_process(pid: u32) -> Result<Vec<HeldFile>> {
 fn entry_of<'a>(
     found: &'a mut BTreeMap<(u64, u64), (PathBuf, PathBuf, Holding)>,
     link: &Path,
+    name: Option<&str>,
 ) -> Option<&'a mut Holding> {
     // A descriptor may be closed between the listing and the look.
     let metadata = fs::metadata(link).ok()?;
     if !metadata.is_file() {
         return None;
     }
-    let named = fs::read_link(link).ok()?;
+    let named = match name {
+        Some(name) => PathBuf::from(name),
+        None => fs::read_link(link).ok()?,
+    };
     let held = found
         .entry((metadata.dev(), metadata.ino()))
         .or_insert_with(|| (link.to_path_buf(), named, Holding::default()));
@@ -104,12 +138,26 @@ fn held_file(opened: &Path, named: &Path, how: Holding) -> HeldFile {
         .context("opening it")
         .and_then(|file| of_file(&file))
         .map_err(|error| format!("{error:#}"));
-    let shown = named
-        .to_string_lossy()
-        .chars()
-        .filter(|character| !character.is_control())
-        .collect();
-    HeldFile { shown, how, residency }
+    HeldFile {
+        shown: printable(&named.to_string_lossy()),
+        how,
+        residency,
+    }
+}
+
+/// A mapped file's way in: the kernel's own link, which is root's, else its name if that is still the same file.
+fn open_mapped(pid: u32, mapping: &Mapping) -> Option<PathBuf> {
+    let link = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
+    if fs::metadata(&link).is_ok() {
+        return Some(link);
+    }
+    let path = PathBuf::from(format!("/proc/{pid}/root{}", mapping.path));
+    let same = fs::metadata(&path).is_ok_and(|metadata| metadata.ino() == mapping.inode);
+    same.then_some(path)
+}
+
+fn printable(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).collect()
 }
 
 struct Counts {
