@@ -162,8 +162,8 @@ fn what_a_cut_trace_holds_is_shown() {
 
     let damaged = scratch.file("damaged");
     let mut bytes = whole;
-    let middle = bytes.len() * 3 / 4;
-    bytes[middle] ^= 0x40;
+    let payload = payload_behind(&bytes, bytes.len() / 2);
+    bytes[payload] ^= 0x40;
     fs::write(&damaged, bytes).unwrap();
     let ran = replayed(&damaged, &[]);
     said(&ran, 1, &["damaged at byte"]);
@@ -172,4 +172,15 @@ fn what_a_cut_trace_holds_is_shown() {
         "{}",
         ran.stdout
     );
+}
+
+/// Where the payload of the first frame that begins at or behind `place` begins. A damaged length reads as a cut, so what is
+/// to be damaged must be known (docs/trace-format.md).
+fn payload_behind(trace: &[u8], place: usize) -> usize {
+    let word = |at: usize| u32::from_le_bytes(trace[at..at + 4].try_into().unwrap()) as usize;
+    let mut frame = 20 + word(12);
+    while frame < place {
+        frame += 9 + word(frame + 1);
+    }
+    frame + 9
 }
