@@ -90,6 +90,13 @@ pub struct Start {
     pub capabilities: Capabilities,
 }
 
+impl Start {
+    /// Allocator calls are seen, not only system calls.
+    pub const fn watches_calls(&self) -> bool {
+        !self.capabilities.probed.is_empty()
+    }
+}
+
 /// Who serves malloc.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Allocator {

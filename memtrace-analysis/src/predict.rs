@@ -118,6 +118,7 @@ fn ways(known: &Known, reason: Option<&str>, rule: impl Fn(u64) -> Option<u64>) 
 }
 
 const HUGE: &str = "the break ends on a 2 MiB boundary (transparent huge pages)";
+const HUGE_FIRST: &str = "the first step is rounded up to 2 MiB, wherever the break stands (transparent huge pages)";
 const ROUNDED_HUGE: &str = "rounded up to huge pages";
 const NO_TOP_PAD: &str = "top_pad could not be read";
 
@@ -143,6 +144,11 @@ fn break_step(growth: &Growth, known: &Known) -> Result<Vec<Way>, &'static str> 
         all.push(once_more(rule::HUGE_PAGE, format!("{reason}; {HUGE}")));
     }
     all.extend(ways(known, Some(HUGE), huge(heap.top_size)));
+    if heap.top_size == 0 {
+        // sbrk has not been called yet, and glibc's own copy of the break, which it rounds up from, is still 0.
+        let first = |chunk| rule::break_step_huge(chunk, top_pad, 0, 0, rule::HUGE_PAGE);
+        all.extend(ways(known, Some(HUGE_FIRST), first));
+    }
     let apart = "the main arena is not contiguous any more, so the rest of its top does not count";
     all.extend(ways(known, Some(apart), step(0)));
     all.extend(ways(known, Some(&format!("{apart}; {HUGE}")), huge(0)));

@@ -59,6 +59,9 @@ impl Story {
             }
         } else {
             step.reason = Some(match whose {
+                Owner::Unknown if self.start.as_ref().is_some_and(|start| !start.watches_calls()) => {
+                    "the allocator's calls are not watched, so whose step it is cannot be told".to_string()
+                }
                 Owner::Unknown => "whose step it is could not be told".to_string(),
                 _ => "moved outside the allocator (sbrk or brk of the program's own)".to_string(),
             });

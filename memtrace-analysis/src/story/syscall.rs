@@ -11,7 +11,11 @@ impl Story {
     pub(super) fn syscall(&mut self, time_ns: u64, tid: u32, syscall: &Syscall) {
         self.snapshot(tid, &syscall.snapshot);
         self.resident(syscall.resident_bytes);
-        let whose = owner::owner(syscall, &self.regions, self.page_size());
+        let mut whose = owner::owner(syscall, &self.regions, self.page_size());
+        // Where no allocator is watched, its own growths look like the program's.
+        if syscall.kind == SyscallKind::Brk && self.start.as_ref().is_some_and(|start| !start.watches_calls()) {
+            whose = Owner::Unknown;
+        }
         self.tally.count(syscall, whose);
         let frame = match whose {
             Owner::Call { frame, .. } => Some(frame),

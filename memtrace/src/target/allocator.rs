@@ -180,6 +180,9 @@ fn known(shown: &str, facts: &Facts) -> Option<(AllocatorKind, &'static str)> {
         Some((AllocatorKind::Tcmalloc, "tcmalloc"))
     } else if name.contains("mimalloc") || any(&["mi_malloc"]) {
         Some((AllocatorKind::Mimalloc, "mimalloc"))
+    } else if name.contains("libc_malloc_debug") {
+        // With MALLOC_CHECK_ it serves every call from a heap of its own.
+        Some((AllocatorKind::Unknown, "glibc's checking malloc"))
     } else if name.contains("libasan") || any(&["__asan_init"]) {
         Some((AllocatorKind::Unknown, "AddressSanitizer's allocator"))
     } else if ["snmalloc", "rpmalloc", "tbbmalloc", "libhoard", "scudo"]

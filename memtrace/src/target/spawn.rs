@@ -99,7 +99,7 @@ impl SpawnError {
             Self::BecomeUser { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
                 Some(String::from("starting a command as someone else needs root"))
             }
-            Self::NotExecutable { command } => Some(format!("if it is a program or a script: chmod +x {command}")),
+            Self::NotExecutable { command } => Some(not_executable(command)),
             Self::Target(error) => error.hint(),
             _ => None,
         }
@@ -112,6 +112,20 @@ impl SpawnError {
             Self::NotExecutable { .. } | Self::NotAProgram { .. } => 126,
             _ => 1,
         }
+    }
+}
+
+/// What stands in the way of executing it, as far as it can be seen from here.
+fn not_executable(command: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    match std::fs::metadata(command) {
+        Ok(found) if found.is_dir() => format!("{command} is a directory: name a program in it"),
+        Ok(found) if found.permissions().mode() & 0o111 != 0 => {
+            format!(
+                "its file is executable for some: may that user execute it, and enter every folder on the way to {command}?"
+            )
+        }
+        _ => format!("if it is a program or a script: chmod +x {command}"),
     }
 }
 

@@ -35,6 +35,10 @@ pub enum ReadError {
         events: u64,
         written: u64,
     },
+    /// Complete, but more follows: another file was appended.
+    Trailing {
+        events: u64,
+    },
     Io(io::Error),
 }
 
@@ -61,6 +65,12 @@ impl fmt::Display for ReadError {
             }
             Self::Count { events, written } => {
                 write!(f, "the trace holds {events} events where {written} were written")
+            }
+            Self::Trailing { events } => {
+                write!(
+                    f,
+                    "the trace ends after {events} events, but the file goes on: what follows is not read"
+                )
             }
             Self::Io(error) => error.fmt(f),
         }
@@ -116,6 +126,10 @@ impl<R: Read> Reader<R> {
             offset: length as u64,
         };
         let [version, length, crc] = words(rest).ok_or_else(|| truncated(head.len()))?;
+        if version == 0 {
+            // The first format is 1.
+            return Err(ReadError::BadHeader);
+        }
         if length > MAX_HEADER {
             return Err(if version > FORMAT_VERSION {
                 ReadError::Newer { version, header: None }
@@ -169,6 +183,11 @@ impl<R: Read> Reader<R> {
                 Ok(kind::END) => {
                     self.state = State::Over;
                     self.check_count()?;
+                    let mut more = Vec::new();
+                    take(&mut self.input, 1, &mut more)?;
+                    if !more.is_empty() {
+                        return Err(ReadError::Trailing { events: self.events });
+                    }
                 }
                 Ok(_) => self.unknown += 1,
                 Err(error) => {

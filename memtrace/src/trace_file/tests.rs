@@ -97,6 +97,20 @@ fn a_newer_file_names_its_writer() {
 }
 
 #[test]
+fn there_is_no_format_0() {
+    let mut bytes = written(&[]);
+    bytes[8] = 0;
+    assert!(matches!(read(&bytes).1, Some(ReadError::BadHeader)));
+}
+
+#[test]
+fn what_follows_the_end_is_not_passed_over_in_silence() {
+    let mut bytes = written(&[b"one".to_vec()]);
+    bytes.extend(written(&[]));
+    assert!(matches!(read(&bytes).1, Some(ReadError::Trailing { events: 1 })));
+}
+
+#[test]
 fn an_endless_length_costs_no_memory() {
     let mut bytes = written(&[]);
     let end = bytes.len() - 17;

@@ -21,7 +21,13 @@ pub fn growth(report: &Report) -> Section {
         section.line(line);
     }
     if section.is_empty() {
-        section.line("none: every block was served from memory the allocator already had");
+        section.line(if report.coverage.capabilities.probed.is_empty() {
+            "cannot be told: the allocator's calls are not watched here; SYSTEM CALLS has what moved memory"
+        } else if report.allocated.blocks == 0 {
+            "none: no block was allocated"
+        } else {
+            "none: every block was served from memory the allocator already had"
+        });
     }
     if growth.histogram.len() > BUCKETS_IN_LINE {
         section.table(&buckets(&growth.histogram, growth.histogram_omitted));
