@@ -200,14 +200,17 @@ pub struct HeapState {
 /// Words of the user stack that every system call record carries, from the stack pointer upwards.
 pub const STACK_WORDS: usize = 8;
 
-/// As many more are carried when an allocator call seems to be on the stack, so that the way back to it can be followed:
-/// glibc's deepest one, realloc in a new arena, takes some 100 words.
-pub const MORE_STACK_WORDS: usize = 184;
+/// Words of the stack when an allocator call seems to be on it, so that the way back to it can be followed: most calls
+/// that grow or trim a heap fit, and a program can make ten thousand of them in a second.
+pub const MORE_STACK_WORDS: usize = 48;
 
-/// A memory system call that has returned; [`DeepSyscallRecord`] when there is more of the stack.
+/// Words of the stack when the allocator call is farther: glibc's deepest one, realloc in a new arena, takes some 100.
+pub const MOST_STACK_WORDS: usize = 192;
+
+/// A memory system call that has returned, with [`STACK_WORDS`], [`MORE_STACK_WORDS`] or [`MOST_STACK_WORDS`] of stack.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SyscallRecord {
+pub struct SyscallRecord<const WORDS: usize = STACK_WORDS> {
     pub header: Header,
     /// When it was entered; the header has the time of its return.
     pub enter_ns: u64,
@@ -236,18 +239,10 @@ pub struct SyscallRecord {
     /// 1 when `heap` is of the main arena.
     pub main_arena: u8,
     pub _pad: u8,
-    /// How many words of the stack could be read, those behind this record included.
+    /// How many words of the stack could be read; what `stack` has behind them means nothing.
     pub stack_words: u32,
-    /// Words at the user stack pointer, zeros where unreadable.
-    pub stack: [u64; STACK_WORDS],
-}
-
-/// A [`SyscallRecord`] whose stack goes on.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeepSyscallRecord {
-    pub record: SyscallRecord,
-    pub more_stack: [u64; MORE_STACK_WORDS],
+    /// Words at the user stack pointer; the first [`STACK_WORDS`] are zeros where unreadable.
+    pub stack: [u64; WORDS],
 }
 
 /// Entry or return of malloc_trim.
@@ -564,7 +559,10 @@ const _: () = {
     assert!(size_of::<Frame>() == 56);
     assert!(size_of::<HeapState>() == 48);
     assert!(size_of::<SyscallRecord>() == 24 + 8 + 48 + 8 + 32 + 8 + 56 + 48 + 48 + 8 + 8 + 64);
-    assert!(size_of::<DeepSyscallRecord>() == size_of::<SyscallRecord>() + 8 * MORE_STACK_WORDS);
+    assert!(
+        size_of::<SyscallRecord<MOST_STACK_WORDS>>()
+            == size_of::<SyscallRecord>() + 8 * (MOST_STACK_WORDS - STACK_WORDS)
+    );
     assert!(size_of::<TrimRecord>() == 24 + 32 + 48 + 48);
     assert!(size_of::<LifeRecord>() == 24 + 8 + 48);
     assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 16 + 16 + 64);

@@ -6,8 +6,8 @@ use aya_ebpf::macros::tracepoint;
 use aya_ebpf::programs::TracePointContext;
 use aya_log_ebpf::warn;
 use memtrace_common::{
-    DeepSyscallRecord, Frame, HeapState, MORE_STACK_WORDS, STACK_WORDS, SyscallRecord, ThreadState, attribution,
-    record, syscall,
+    Frame, HeapState, MORE_STACK_WORDS, MOST_STACK_WORDS, STACK_WORDS, SyscallRecord, ThreadState, attribution, record,
+    syscall,
 };
 
 use crate::count::{bump, snapshot};
@@ -100,12 +100,18 @@ fn exit(ctx: &TracePointContext, call: u8) {
         verdict,
         kept,
     };
-    let sent = if verdict == attribution::DEEPER {
+    let up_to_slot = if verdict == attribution::DEEPER {
         // SAFETY: a frame inside a value of THREADS.
-        let up_to_slot = unsafe { (*kept).slot }.wrapping_sub(registers.sp).wrapping_add(8);
-        emit::send::<DeepSyscallRecord>(process, |record| fill(record.cast(), made, DEEP, up_to_slot))
+        unsafe { (*kept).slot }.wrapping_sub(registers.sp).wrapping_add(8)
     } else {
-        emit::send::<SyscallRecord>(process, |record| fill(record, made, SHALLOW, SHALLOW))
+        0
+    };
+    let sent = if up_to_slot <= bytes(STACK_WORDS) {
+        send::<STACK_WORDS>(made, bytes(STACK_WORDS))
+    } else if up_to_slot <= bytes(MORE_STACK_WORDS) {
+        send::<MORE_STACK_WORDS>(made, up_to_slot)
+    } else {
+        send::<MOST_STACK_WORDS>(made, up_to_slot)
     };
     if !sent {
         warn!(
@@ -115,9 +121,9 @@ fn exit(ctx: &TracePointContext, call: u8) {
     }
 }
 
-/// Bytes of stack that fit into the two sizes of record.
-const SHALLOW: u64 = (STACK_WORDS * 8) as u64;
-const DEEP: u64 = ((STACK_WORDS + MORE_STACK_WORDS) * 8) as u64;
+const fn bytes(words: usize) -> u64 {
+    (words * 8) as u64
+}
 
 /// A system call that has returned.
 #[derive(Clone, Copy)]
@@ -132,9 +138,14 @@ struct Made {
     kept: *const Frame,
 }
 
-/// `room`: bytes for the stack behind `record.stack`; `wanted`: bytes of it that are of interest.
 #[inline(always)]
-fn fill(record: *mut SyscallRecord, made: Made, room: u64, wanted: u64) {
+fn send<const WORDS: usize>(made: Made, wanted: u64) -> bool {
+    emit::send::<SyscallRecord<WORDS>>(made.process, |record| fill(record, made, wanted))
+}
+
+/// `wanted`: bytes of the stack that are of interest.
+#[inline(always)]
+fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: Made, wanted: u64) {
     let Made {
         ids,
         process,
@@ -145,14 +156,9 @@ fn fill(record: *mut SyscallRecord, made: Made, room: u64, wanted: u64) {
         verdict,
         kept,
     } = made;
-    // SAFETY: `record` is reserved memory of at least that size, with `room` bytes from `stack` on; the rest are map
-    // values.
+    // SAFETY: `record` is reserved memory of that size; the rest are map values.
     unsafe {
-        let mut header = emit::header::<SyscallRecord>(record::SYSCALL, ids);
-        if room == DEEP {
-            header.length = size_of::<DeepSyscallRecord>() as u16;
-        }
-        (&raw mut (*record).header).write(header);
+        (*record).header = emit::header::<SyscallRecord<WORDS>>(record::SYSCALL, ids);
         (*record).enter_ns = (*thread).pending_enter_ns;
         (*record).args = (*thread).pending_args;
         (*record).result = result;
@@ -178,6 +184,7 @@ fn fill(record: *mut SyscallRecord, made: Made, room: u64, wanted: u64) {
         (*record).syscall = call;
         (*record).attribution = verdict;
         (*record)._pad = 0;
+        let room = bytes(WORDS);
         let bytes = if wanted < room { wanted } else { room };
         // On failure the helper fills the buffer with zeros.
         let failed = read_user(
