@@ -34,6 +34,7 @@ pub fn report(story: &Story, late_events: u64) -> Report {
         threshold: story.threshold.report(),
         direct: story.outside.book.report(),
         findings: alloc::vec::Vec::new(),
+        looks: story.looks.report(story.ended, is_glibc(story)),
     };
     report.findings = finding::findings(&report);
     report
@@ -56,6 +57,12 @@ fn target(story: &Story) -> TargetSection {
         execs: story.execs,
         exit_status: story.exit_status,
     }
+}
+
+/// The books are glibc's alone.
+fn is_glibc(story: &Story) -> bool {
+    let kind = story.start.as_ref().map(|start| start.allocator.kind);
+    matches!(kind, Some(AllocatorKind::Glibc | AllocatorKind::GlibcStatic))
 }
 
 fn unknown_allocator() -> Allocator {

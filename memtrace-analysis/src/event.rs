@@ -9,6 +9,8 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::glibc::summary::LookSummary;
+
 /// Something that happened in, or became known of, a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
@@ -56,6 +58,19 @@ pub enum EventKind {
     End {
         reason: EndReason,
     },
+    /// What malloc's own books say, read from outside while the process ran on: as its trace begins, and as it ends.
+    Look {
+        moment: LookMoment,
+        look: Box<LookSummary>,
+    },
+}
+
+/// Which end of a trace a look belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LookMoment {
+    Begin,
+    End,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -52,6 +52,7 @@ mod growth;
 mod kept;
 mod ledger;
 pub mod live;
+mod looks;
 mod meaning;
 mod modules;
 mod outside;

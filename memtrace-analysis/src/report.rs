@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Allocator, Capabilities, EndReason, Realloc};
+use crate::glibc::summary::LookSummary;
 
 pub const REPORT_VERSION: u32 = 1;
 
@@ -46,6 +47,27 @@ pub struct Report {
     pub direct: Vec<DirectGroup>,
     /// In plain words, with how sure.
     pub findings: Vec<Finding>,
+    /// What malloc's own books said.
+    #[serde(default)]
+    pub looks: LooksSection,
+}
+
+/// Looks at malloc's books, taken from outside.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LooksSection {
+    /// As the trace began. None for a program that began with the trace or has replaced another one since: its books
+    /// were empty.
+    pub begin: Option<TimedLook>,
+    /// As the trace ended; None where the process had ended before.
+    pub end: Option<TimedLook>,
+    /// Why there is none of the end.
+    pub no_end: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimedLook {
+    pub time_ns: u64,
+    pub look: LookSummary,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

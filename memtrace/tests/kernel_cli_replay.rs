@@ -59,6 +59,11 @@ fn a_replay_is_the_trace_again() {
             again.stdout
         );
         schema::check(&live);
+        let document: Value = serde_json::from_str(&live).unwrap();
+        let report = document.pointer("/processes/0").unwrap_or(&document);
+        // What ends by itself has no books any more, and began without any.
+        assert_eq!(report["looks"]["begin"], Value::Null, "{name}");
+        assert!(report["looks"]["no_end"].is_string(), "{name}: {}", report["looks"]);
     }
 }
 
@@ -93,6 +98,12 @@ fn a_replay_is_the_trace_again_when_attached() {
     assert_eq!(live.stdout, replayed(&record, &["--output", "json"]).stdout);
     let report: Value = serde_json::from_str(&live.stdout).unwrap();
     assert_eq!(report["coverage"]["ended"], "time_up");
+    let live_blocks = |end: &str| report["looks"][end]["look"]["heap"]["live_blocks"].as_u64();
+    assert!(live_blocks("begin").is_some(), "{}", report["looks"]);
+    assert!(live_blocks("end").is_some(), "{}", report["looks"]);
+    assert_eq!(report["looks"]["no_end"], Value::Null);
+    let text = replayed(&record, &[]).stdout;
+    assert!(text.contains("MALLOC'S BOOKS  at the begin"), "{text}");
     schema::check(&live.stdout);
 }
 

@@ -28,6 +28,7 @@ pub mod memory;
 pub mod predict;
 pub mod problem;
 pub mod residency;
+pub mod summary;
 pub mod tally;
 pub mod verdict;
 mod walk;

@@ -20,6 +20,7 @@ use crate::event::{AllocatorKind, EndReason, Event, EventKind, HeapState, Snapsh
 use crate::growth::GrowthBook;
 use crate::ledger::Ledger;
 use crate::live::{Live, Rate};
+use crate::looks::Looks;
 use crate::outside::Outside;
 use crate::regions::Regions;
 use crate::report::{ThreadsSection, TrimReport};
@@ -60,6 +61,7 @@ pub struct Story {
     pub trims: TrimBook,
     pub outside: Outside,
     pub tally: Tally,
+    pub looks: Looks,
     rate: Rate,
     tids: BTreeSet<u32>,
     /// Segment -> arena.
@@ -139,6 +141,7 @@ impl Story {
             }
             EventKind::Tick => {}
             EventKind::End { reason } => self.ended = Some(*reason),
+            EventKind::Look { moment, look } => self.looks.take(*time_ns, *moment, look),
         }
     }
 
@@ -191,6 +194,7 @@ impl Story {
         self.tids.clear();
         self.threshold.forget();
         self.segments.clear();
+        self.looks.clear();
         self.thread_count = 1;
     }
 

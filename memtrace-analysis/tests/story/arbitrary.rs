@@ -1,6 +1,9 @@
 //! Any event at all, with figures that like to collide: small ones, large ones, and ones near the limits.
 
 use memtrace_analysis::event::*;
+use memtrace_analysis::glibc::summary::{CauseSummary, HeapSummary, LookSummary, ResidentSummary, VerdictSummary};
+use memtrace_analysis::glibc::verdict::{CauseKind, VerdictKind};
+use memtrace_analysis::report::Confidence;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -274,6 +277,73 @@ fn module() -> impl Strategy<Value = Module> {
     (figure(), figure(), text(), role).prop_map(|(start, end, path, role)| Module { start, end, path, role })
 }
 
+fn look() -> impl Strategy<Value = LookSummary> {
+    let resident = table::<8>().prop_map(
+        |[
+            total,
+            live,
+            retained,
+            allocator_overhead,
+            file,
+            shared,
+            stacks,
+            other_anon,
+        ]| ResidentSummary {
+            total,
+            live,
+            retained,
+            allocator_overhead,
+            file,
+            shared,
+            stacks,
+            other_anon,
+        },
+    );
+    let heap = table::<4>().prop_map(|[live_blocks, live_bytes, free_bytes, cached_bytes]| HeapSummary {
+        live_blocks,
+        live_bytes,
+        free_bytes,
+        cached_bytes,
+    });
+    let cause = select(vec![
+        CauseKind::TopPinnedLive,
+        CauseKind::Fastbins,
+        CauseKind::PageCache,
+    ]);
+    let causes =
+        (cause, figure(), any::<bool>()).prop_map(|(kind, bytes, overlaps)| CauseSummary { kind, bytes, overlaps });
+    let judgement = select(vec![VerdictKind::Retention, VerdictKind::Healthy, VerdictKind::Unknown]);
+    let confidence = select(vec![Confidence::Proven, Confidence::Likely, Confidence::CannotTell]);
+    let verdict = (judgement, text(), confidence, vec(causes, 0..3)).prop_map(|(kind, text, confidence, causes)| {
+        VerdictSummary {
+            kind,
+            text,
+            confidence,
+            causes,
+        }
+    });
+    (
+        any::<bool>(),
+        option::of(resident),
+        option::of(heap),
+        option::of(text()),
+        option::of(thresholds()),
+        option::of(figure()),
+        option::of(verdict),
+    )
+        .prop_map(
+            |(torn, resident, heap, heap_unknown, thresholds, trim_would_return_bytes, verdict)| LookSummary {
+                torn,
+                resident,
+                heap,
+                heap_unknown,
+                thresholds,
+                trim_would_return_bytes,
+                verdict,
+            },
+        )
+}
+
 fn kind() -> impl Strategy<Value = EventKind> {
     prop_oneof![
         12 => syscall().prop_map(|syscall| EventKind::Syscall(Box::new(syscall))),
@@ -298,6 +368,10 @@ fn kind() -> impl Strategy<Value = EventKind> {
         1 => Just(EventKind::Tick),
         1 => select(vec![EndReason::TimeUp, EndReason::Interrupted, EndReason::ProcessExited, EndReason::Failed])
             .prop_map(|reason| EventKind::End { reason }),
+        1 => (select(vec![LookMoment::Begin, LookMoment::End]), look()).prop_map(|(moment, look)| EventKind::Look {
+            moment,
+            look: Box::new(look),
+        }),
     ]
 }
 

@@ -57,18 +57,6 @@ impl<'a> Output<'a> {
             .context("writing an event to standard output")
     }
 
-    /// The report goes to standard output as text, and nothing else does.
-    pub const fn is_for_people(&self) -> bool {
-        matches!(self.args.output, Form::Text) && !self.args.events && self.args.report_to.is_none()
-    }
-
-    /// Adds to a report that is for people.
-    pub fn add(&self, text: impl FnOnce(Style) -> String) -> anyhow::Result<()> {
-        (&self.stdout)
-            .write_all(text(style_of(self.stdout.is_terminal())).as_bytes())
-            .context("writing the report to standard output")
-    }
-
     /// Writes the reports as the command line asks.
     ///
     /// Beside a stream of events, standard output has room for JSON only: one line more. Text goes to standard error.

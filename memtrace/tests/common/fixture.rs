@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use memtrace_analysis::event::{Allocator, AllocatorKind, Capabilities, EndReason, Entry, Realloc, SyscallKind};
+use memtrace_analysis::event::{
+    Allocator, AllocatorKind, Capabilities, EndReason, Entry, Realloc, SyscallKind, Thresholds,
+};
+use memtrace_analysis::glibc::summary::{CauseSummary, HeapSummary, LookSummary, ResidentSummary, VerdictSummary};
+use memtrace_analysis::glibc::verdict::{CauseKind, VerdictKind};
 use memtrace_analysis::report::{
     Allocated, Batch, BatchScope, BlocksBytes, Cause, Confidence, Coverage, DirectGroup, DirectKind, Finding, Freed,
-    Growth, REPORT_VERSION, Report, Returned, Step, StepBucket, StepKind, SyscallCount, TargetSection, ThreadsSection,
-    ThresholdChange, ThresholdSection, TrimReport, TrimSide,
+    Growth, LooksSection, REPORT_VERSION, Report, Returned, Step, StepBucket, StepKind, SyscallCount, TargetSection,
+    ThreadsSection, ThresholdChange, ThresholdSection, TimedLook, TrimReport, TrimSide,
 };
 
 const KIB: u64 = 1 << 10;
@@ -189,6 +193,56 @@ pub fn brk_steps() -> Report {
             confidence: Confidence::Proven,
             because: None,
         }],
+        looks: LooksSection {
+            begin: None,
+            end: None,
+            no_end: Some("the process has ended, and its books have gone with its memory".into()),
+        },
+    }
+}
+
+/// Of a heap that holds 10,000 blocks, or `freed` of them no longer.
+fn look(time_ns: u64, freed: u64) -> TimedLook {
+    let (retained, resident) = (freed * 80, 1_400_000);
+    TimedLook {
+        time_ns,
+        look: LookSummary {
+            torn: freed > 0,
+            resident: Some(ResidentSummary {
+                total: resident,
+                live: 800_000 - retained,
+                retained,
+                allocator_overhead: 8192,
+                file: 500_000,
+                shared: 0,
+                stacks: 12_288,
+                other_anon: resident - 800_000 - 8192 - 500_000 - 12_288,
+            }),
+            heap: Some(HeapSummary {
+                live_blocks: 10_000 - freed,
+                live_bytes: 800_000 - retained,
+                free_bytes: retained,
+                cached_bytes: 0,
+            }),
+            heap_unknown: None,
+            thresholds: Some(Thresholds {
+                mmap_threshold: 128 * KIB,
+                trim_threshold: 128 * KIB,
+                top_pad: 128 * KIB,
+                dynamic: Some(true),
+            }),
+            trim_would_return_bytes: Some(retained),
+            verdict: Some(VerdictSummary {
+                kind: VerdictKind::Retention,
+                text: "malloc keeps what was freed, since a live block lies above it".into(),
+                confidence: Confidence::Proven,
+                causes: vec![CauseSummary {
+                    kind: CauseKind::TopPinnedLive,
+                    bytes: retained,
+                    overlaps: false,
+                }],
+            }),
+        },
     }
 }
 
@@ -260,6 +314,11 @@ pub fn troubled() -> Report {
         cause: "free of a mapped block of 2,101,248 bytes".into(),
         confirmed: true,
     });
+    report.looks = LooksSection {
+        begin: Some(look(BEGIN, 0)),
+        end: Some(look(BEGIN + 2_000_000_000, 9_000)),
+        no_end: None,
+    };
     report.threshold.requests_as_predicted = 4;
     report.returned.frees_munmap = 1;
     report.returned.by_free_munmap_bytes = 2052 * KIB;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Context;
-use memtrace_analysis::event::{Capabilities, Event, EventKind, Sample, Start, Thresholds};
+use memtrace_analysis::event::{Capabilities, Event, EventKind, LookMoment, Sample, Start, Thresholds};
 
 use super::books;
 use super::look;
@@ -83,6 +83,11 @@ fn one(
         .add(&target, plan.as_ref(), follow, Begin::Later)
         .with_context(|| format!("attaching to {} (pid {pid})", target.name))?;
     capabilities.limits.append(&mut limits);
+    // While nothing is counted yet, and before the trace's time begins: a look at a large heap takes a while.
+    let begin = EventKind::Look {
+        moment: LookMoment::Begin,
+        look: look::books(pid),
+    };
     let thresholds = books::thresholds(&target);
     let known = Known {
         target,
@@ -92,7 +97,13 @@ fn one(
         sample: look::sample(pid).ok(),
         time_ns: look::now_ns(),
     };
-    for event in first_events(&known) {
+    let begin = Event {
+        time_ns: known.time_ns,
+        pid,
+        tid: pid,
+        kind: begin,
+    };
+    for event in first_events(&known).into_iter().chain([begin]) {
         feed.push(event)?;
     }
     session.activate(pid)?;

@@ -4,6 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 
 use memtrace_analysis::event::Sample;
+use memtrace_analysis::glibc::summary::LookSummary;
+
+use crate::inspect;
 
 /// Resident bytes, threads, CPU time and break of a process now.
 ///
@@ -22,6 +25,14 @@ pub fn sample(pid: u32) -> io::Result<Sample> {
         Err(error) => return Err(error),
     }
     Ok(sample)
+}
+
+/// What malloc's own books say now; the process runs on meanwhile. One that cannot be looked at has the reason instead.
+pub fn books(pid: u32) -> Box<LookSummary> {
+    Box::new(match inspect::look(pid) {
+        Ok(look) => LookSummary::from(&look),
+        Err(error) => LookSummary::failed(format!("{error:#}")),
+    })
 }
 
 /// Bytes of a page on this machine.

@@ -9,7 +9,6 @@
 mod again;
 mod attach;
 mod books;
-mod explained;
 mod live;
 mod look;
 mod pidfd;
@@ -28,7 +27,6 @@ use super::record::Recorder;
 use crate::privileges::{self, MoreProbes};
 use crate::session::{self, Session};
 use crate::target::Spawned;
-use explained::Explained;
 use live::LiveLine;
 use processes::Processes;
 use stop::Stop;
@@ -68,8 +66,6 @@ async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Fe
         output.keep_from_command()?;
         command = Some(start::command(&mut session, &mut feed, &mut processes, args)?);
     }
-    // Before the right to look into other users' processes goes.
-    let explained = output.is_for_people().then(|| Explained::at_begin(pids));
     // What is left is to read, and to write to files that are open. But a command, or a child, may turn into a program
     // with another libc by an exec.
     let more_probes = if command.is_some() || args.follow {
@@ -88,9 +84,6 @@ async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Fe
     watch.end(reason)?;
     let record = feed.finish_record();
     output.deliver(&feed.reports())?;
-    if let Some(explained) = explained {
-        output.add(|style| explained.at_end(style))?;
-    }
     say_if_running(command)?;
     record?;
     Ok(Exit::Success)

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use memtrace_analysis::event::{EndReason, Event, EventKind, SyscallKind};
+use memtrace_analysis::event::{EndReason, Event, EventKind, LookMoment, SyscallKind};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use super::attach::{self, Known};
@@ -96,7 +96,11 @@ impl<'a, 'o> Watch<'a, 'o> {
         for pid in self.processes.pids() {
             self.totals(pid)?;
             self.sample(pid)?;
-            self.push(pid, EventKind::End { reason })?;
+            // Counting is over: what the look takes is no part of the trace.
+            let over_ns = look::now_ns();
+            let (moment, look) = (LookMoment::End, look::books(pid));
+            self.push_at(over_ns, pid, EventKind::Look { moment, look })?;
+            self.push_at(over_ns, pid, EventKind::End { reason })?;
         }
         Ok(())
     }

@@ -1,6 +1,5 @@
 //! What a look found, for people (text, SVG) and for programs (JSON).
 
-pub mod brief;
 pub mod changes;
 mod heap;
 pub mod map;

@@ -7,10 +7,12 @@
 //! HEAP GROWTH         what the allocator asked the system for, and why
 //! RETURNED            what went back
 //! MMAP THRESHOLD      where blocks begin to get a mapping of their own
+//! MALLOC'S BOOKS      what is live and what is kept, by malloc's own word, at both ends
 //! DIRECT              memory system calls that no allocation caused
 //! NOT SEEN            what this trace cannot say
 //! ```
 
+mod books;
 mod calls;
 mod growth;
 mod head;
@@ -43,6 +45,7 @@ fn process(page: &mut Page, report: &Report) {
         vec![growth::growth(report)],
         vec![returned::returned(report)],
         vec![rest::threshold(report)],
+        vec![books::books(report)],
         vec![rest::system_calls(report), rest::direct(report)],
         vec![rest::not_seen(report)],
     ];
