@@ -103,7 +103,8 @@ fn not_watched(report: &Report) -> Option<Finding> {
 fn break_steps(report: &Report) -> Option<Finding> {
     let growth = &report.growth;
     let total = growth.brk_steps_total.saturating_sub(growth.brk_steps_direct);
-    if total == 0 {
+    // Whose steps they are is not known where no allocator is watched, and so not by which rule they go.
+    if total == 0 || report.coverage.capabilities.probed.is_empty() {
         return None;
     }
     let matching = growth.brk_steps_matching;

@@ -132,19 +132,6 @@ impl ArenaBooks {
 }
 
 impl ArenaBooks {
-    /// Memory was taken, given back, or cut off the top.
-    pub fn has_moved<M: ReadMemory + ?Sized>(&self, memory: &M, anatomy: &Anatomy) -> bool {
-        let layout = &anatomy.malloc_state;
-        let field = |offset: u64| memory.word(self.address.wrapping_add(offset)).ok();
-        let top_size = match self.is_unused(anatomy) {
-            true => Some(0),
-            false => memory.word(self.top.wrapping_add(8)).ok().map(|size| size & !7),
-        };
-        field(layout.top) != Some(self.top)
-            || field(layout.system_mem) != Some(self.system_bytes)
-            || top_size != Some(self.top_size)
-    }
-
     /// The top chunk ends where memory of the arena ends.
     pub fn top_fits(&self, mappings: &[Mapping]) -> bool {
         let end = self.top_end();

@@ -137,7 +137,7 @@ impl Heap {
         heap.cached = cached;
         heap.formerly_small = heap.find_formerly_small(memory, residency);
         heap.check_lists();
-        heap.check_motion(memory, anatomy);
+        heap.check_motion(memory);
         heap.problems.sort_unstable();
         heap.problems.dedup();
         heap.problems.truncate(MOST_PROBLEMS);
@@ -258,14 +258,13 @@ impl Heap {
         );
     }
 
-    fn check_motion<M: ReadMemory + ?Sized>(&mut self, memory: &M, anatomy: &Anatomy) {
+    fn check_motion<M: ReadMemory + ?Sized>(&mut self, memory: &M) {
         for arena in &self.arenas {
             let books = &arena.books;
+            // A list that has changed means blocks that were live at one moment of the look and free at another.
             if books.has_changed(memory) {
                 self.ran_on = true;
-                if books.has_moved(memory, anatomy) {
-                    self.problems.push(Problem::Moved { arena: books.address });
-                }
+                self.problems.push(Problem::Moved { arena: books.address });
             }
         }
     }

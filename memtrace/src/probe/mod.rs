@@ -39,8 +39,9 @@ pub struct ProbePlan {
     pub top_offset: Option<u32>,
     /// A thread's first free passes the entry twice (2.43 and later).
     pub first_free_twice: bool,
-    /// The first call of malloc and of realloc passes the entry twice, through hooks (up to 2.33).
-    pub hooks: bool,
+    /// Up to 2.33 the first call of malloc and of realloc passes the entry twice, through hooks: virtual addresses of
+    /// `__malloc_hook` and `__realloc_hook`, which are NULL once that has happened.
+    pub hooks: Option<[u64; 2]>,
     /// Virtual addresses to which thread exit's own calls of free return.
     pub spurious_free_returns: Vec<u64>,
     /// What could not be found out, a sentence each.

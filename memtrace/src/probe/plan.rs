@@ -68,7 +68,15 @@ impl ProbePlan {
         let books = Books::of(&library, &mut limits);
         let own = own_frees(&library, text, &mut limits);
         Ok(Self {
-            hooks: version.as_deref().is_some_and(has_malloc_hooks),
+            hooks: version
+                .as_deref()
+                .filter(|version| has_malloc_hooks(version))
+                .and_then(|_| {
+                    Some([
+                        library.object("__malloc_hook")?.address,
+                        library.object("__realloc_hook")?.address,
+                    ])
+                }),
             version,
             build_id: library.build_id.clone(),
             sites,

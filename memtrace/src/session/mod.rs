@@ -168,6 +168,11 @@ impl Session {
         let exits = attach::thread_exits(plan, self.decoder.unwinder(target.pid));
         let mut process = self.configured(target.pid, follow, begin);
         process.libc = state::libc_facts(plan, &sites, exits.as_deref());
+        if begin == Begin::Now
+            && let Some(hooks) = plan.hooks
+        {
+            process.untouched = state::untouched(target.pid, library.base, hooks)?;
+        }
         // Nothing is counted before all probes are there, or there would be mallocs without their frees; what is traced
         // already goes on.
         let wanted = process.active;

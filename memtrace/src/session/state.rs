@@ -1,8 +1,12 @@
 //! The maps' values, from and to plain values.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Context, Result};
 use memtrace_analysis::event::{Capabilities, Entry, Realloc, Totals};
 use memtrace_common::{
-    Counters, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, entry, exit_check, syscall,
+    Counters, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, entry, exit_check, syscall, untouched,
 };
 
 use crate::probe::ProbePlan;
@@ -76,7 +80,7 @@ pub fn libc_facts(plan: &ProbePlan, sites: &[Site], thread_exits: Option<&[u64]>
     facts.mp = plan.mp.unwrap_or(0);
     facts.top_offset = plan.top_offset.unwrap_or(0);
     facts.first_free_twice = u32::from(plan.first_free_twice);
-    facts.hooks = u32::from(plan.hooks);
+    facts.hooks = u32::from(plan.hooks.is_some());
     facts.exit_check = match thread_exits {
         _ if plan.spurious_free_returns.is_empty() => exit_check::NEVER,
         Some(_) => exit_check::EXITING,
@@ -86,6 +90,23 @@ pub fn libc_facts(plan: &ProbePlan, sites: &[Site], thread_exits: Option<&[u64]>
         *kept = address;
     }
     facts
+}
+
+/// Which first calls of a running process are still to come: those whose hook is set. Bits of `memtrace_common::untouched`.
+pub fn untouched(pid: u32, base: u64, hooks: [u64; 2]) -> Result<u32> {
+    let path = format!("/proc/{pid}/mem");
+    let memory = File::open(&path).with_context(|| format!("opening {path}"))?;
+    let mut bits = 0;
+    for (hook, bit) in hooks.into_iter().zip([untouched::MALLOC, untouched::REALLOC]) {
+        let mut word = [0; 8];
+        memory
+            .read_exact_at(&mut word, base.wrapping_add(hook))
+            .with_context(|| format!("reading malloc's hooks of process {pid}"))?;
+        if u64::from_ne_bytes(word) != 0 {
+            bits |= bit;
+        }
+    }
+    Ok(bits)
 }
 
 /// Notes which returns are seen, and in words what is not.
