@@ -5,6 +5,23 @@
 //! [`Header`] that names its kind and length; a reader counts a kind it does not know and goes on.
 #![no_std]
 
+/// Which ABI this is: FNV-1a of this file. Any change of it may change a layout, and a kernel side of another one would
+/// be misread without a sign.
+pub const ABI: u64 = fnv_1a(include_bytes!("lib.rs"));
+
+/// The section of the BPF object that holds its [`ABI`], eight bytes, little-endian.
+pub const ABI_SECTION: &str = "memtrace_abi";
+
+const fn fnv_1a(bytes: &[u8]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut at = 0;
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        at += 1;
+    }
+    hash
+}
+
 /// Names of the maps, as the loader asks for them.
 pub mod map_names {
     /// Ring buffer of records, each opening with a [`super::Header`].
@@ -553,6 +570,8 @@ impl KernelFacts {
 }
 
 const _: () = {
+    // The offset basis and "a", as the algorithm's authors list them.
+    assert!(fnv_1a(b"") == 0xcbf2_9ce4_8422_2325 && fnv_1a(b"a") == 0xaf63_dc4c_8601_ec8c);
     assert!(size_of::<KernelFacts>() == 16 + 22 * 4);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Snapshot>() == 48);

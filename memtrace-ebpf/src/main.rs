@@ -36,6 +36,11 @@ mod syscalls;
 #[unsafe(link_section = "license")]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 
+/// For the loader, which refuses an object of another ABI. The section is [`memtrace_common::ABI_SECTION`].
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "memtrace_abi")]
+static ABI: [u8; 8] = memtrace_common::ABI.to_le_bytes();
+
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
     loop {}
