@@ -2,11 +2,14 @@
 //! the course of which allocator call.
 //!
 //! ```text
-//! alloc    uprobes: one for each entry point of malloc      counters, the thread's frame, trim records
+//! alloc    uprobes: one for each entry point of malloc      counters, the thread's frame
+//! returns  uretprobe: what realloc came to
+//! trim     malloc_trim, entry and return: a record for each
 //! syscalls tracepoints: entry and exit of memory calls      a record for each, tied to the frame
 //! signals  a handler pushes the frame aside, sigreturn gives it back
 //! life     threads and processes that come, change and go
 //!
+//! hit      an entry point is called       second_hits  entry points that the program has not called
 //! filter   is the current task traced?      frame  is the allocator call still on the stack?
 //! heap     glibc's own books                rss    resident pages
 //! emit     the ring buffer                  count  exact counters
@@ -25,11 +28,15 @@ mod emit;
 mod filter;
 mod frame;
 mod heap;
+mod hit;
 mod life;
 mod maps;
+mod returns;
 mod rss;
+mod second_hits;
 mod signals;
 mod syscalls;
+mod trim;
 
 /// Some helpers are for GPL-compatible programs only.
 #[unsafe(no_mangle)]

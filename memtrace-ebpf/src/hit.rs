@@ -1,0 +1,151 @@
+//! A hit of a probe at an allocator's entry point: what it was called with, how it is counted, and how it becomes the
+//! thread's frame.
+
+use aya_ebpf::bindings::pt_regs;
+use aya_ebpf::programs::ProbeContext;
+use memtrace_common::{Frame, ThreadState, entry};
+
+use crate::arch;
+use crate::count::{bump, size_class};
+use crate::filter::{self, Ids, Process, current_ids};
+
+/// glibc refuses larger requests.
+pub const PTRDIFF_MAX: u64 = i64::MAX as u64;
+/// Flag bits of a chunk's size field.
+pub const IS_MMAPPED: u64 = 2;
+const NON_MAIN_ARENA: u64 = 4;
+pub const FLAGS: u64 = 7;
+
+/// A probe was hit by a traced process.
+pub struct Hit {
+    pub ids: Ids,
+    pub process: Process,
+    /// None when there was no room for it.
+    pub thread: Option<*mut ThreadState>,
+    regs: *const pt_regs,
+    /// Load address of the libc that was called.
+    pub base: u64,
+    pub sp: u64,
+    /// Where the return address lies.
+    pub slot: u64,
+    pub entry: u8,
+}
+
+impl Hit {
+    #[inline(always)]
+    pub fn new(ctx: &ProbeContext, entry: u8) -> Option<Self> {
+        let ids = current_ids()?;
+        let (process, thread) = filter::active_thread(ids)?;
+        // SAFETY: the context of a uprobe is the registers; `process.state` is a value of STATES.
+        unsafe {
+            let regs = &*ctx.regs;
+            let site = (*process.state).libc.site[entry as usize];
+            let base = arch::instruction_pointer(regs).wrapping_sub(site);
+            if (*process.state).libc_base == 0 {
+                (*process.state).libc_base = base;
+            }
+            Some(Self {
+                ids,
+                process,
+                thread,
+                regs: ctx.regs,
+                base,
+                sp: arch::stack_pointer(regs),
+                slot: arch::slot(regs, (*process.state).libc.stack_moved[entry as usize]),
+                entry,
+            })
+        }
+    }
+
+    #[inline(always)]
+    pub fn return_address(&self) -> u64 {
+        // SAFETY: the registers are the context of a uprobe.
+        unsafe { arch::return_address(self.regs, self.slot) }
+    }
+
+    /// Makes this call the thread's frame.
+    #[inline(always)]
+    pub fn keep(&self, request: u64, argument: u64, chunk: u64) {
+        let Some(thread) = self.thread else { return };
+        // Of calls that others may be inside of the return address is needed; else it is kept where that costs nothing.
+        let return_address = match self.entry {
+            entry::MALLOC | entry::CALLOC | entry::FREE if arch::SLOT_HOLDS_ADDRESS => 0,
+            _ => self.return_address(),
+        };
+        // SAFETY: a value of THREADS, written to by its own thread alone.
+        unsafe {
+            (*thread).calls += 1;
+            (*thread).libc_base = self.base;
+            (*thread).frame = Frame {
+                slot: self.slot,
+                return_address,
+                request,
+                argument,
+                chunk,
+                call: (*thread).calls,
+                entry: self.entry,
+                second_hit: 0,
+                _pad: [0; 6],
+            };
+        }
+    }
+
+    /// A new block.
+    #[inline(always)]
+    pub fn block(&self, request: u64) {
+        let process = self.process;
+        bump!(process, blocks[self.entry as usize]);
+        bump!(process, bytes[self.entry as usize], request);
+        bump!(process, request_sizes[size_class(request)]);
+        let Some(thread) = self.thread else { return };
+        // SAFETY: a value of THREADS, written to by its own thread alone.
+        unsafe {
+            (*thread).allocated_blocks += 1;
+            (*thread).allocated_bytes += request;
+        }
+    }
+
+    /// A block is freed whose chunk's size field is `chunk` (0: unreadable): all of it but what counts by entry point.
+    #[inline(always)]
+    pub fn freed(&self, chunk: u64) {
+        let process = self.process;
+        if chunk == 0 {
+            bump!(process, free_unreadable);
+            return;
+        }
+        let size = chunk & !FLAGS;
+        bump!(process, freed_sizes[size_class(size)]);
+        if chunk & IS_MMAPPED != 0 {
+            bump!(process, freed_mapped_blocks);
+            bump!(process, freed_mapped_bytes, size);
+        } else if chunk & NON_MAIN_ARENA != 0 {
+            bump!(process, freed_non_main_blocks);
+        }
+    }
+}
+
+/// The size field of the chunk behind a pointer, flag bits included; 0 when it cannot be read.
+#[inline(always)]
+pub fn chunk_of(pointer: u64) -> u64 {
+    arch::word(pointer.wrapping_sub(8)).unwrap_or(0)
+}
+
+#[inline(always)]
+pub fn argument(ctx: &ProbeContext, n: usize) -> u64 {
+    // SAFETY: the context of a uprobe is the registers.
+    unsafe { arch::argument(ctx.regs, n) }
+}
+
+/// The only argument of a function, which may have been moved to another register on the way to the site.
+#[inline(always)]
+pub fn moved_argument(ctx: &ProbeContext, hit: &Hit) -> u64 {
+    // All are read, since the verifier wants each register at a fixed place.
+    let registers = [argument(ctx, 0), argument(ctx, 1), argument(ctx, 2), argument(ctx, 3)];
+    // SAFETY: a value of STATES.
+    match unsafe { (*hit.process.state).libc.first_argument[hit.entry as usize] } {
+        1 => registers[1],
+        2 => registers[2],
+        3 => registers[3],
+        _ => registers[0],
+    }
+}
