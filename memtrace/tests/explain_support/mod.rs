@@ -66,6 +66,11 @@ impl Heaps {
         all
     }
 
+    /// Under one of the releases that were unpacked, not under the machine's own.
+    pub const fn is_unpacked(&self) -> bool {
+        self.release.is_some()
+    }
+
     /// Starts a kind of heap, with its numbers behind a blank.
     pub fn start(&self, kind: &str) -> Process {
         self.start_with(kind, None)

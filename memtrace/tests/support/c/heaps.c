@@ -396,13 +396,44 @@ static void churn(int count, char **number) {
     _exit(0);
 }
 
+static void *assistant(void *blocks) {
+    void **own = blocks;
+    for (int i = 0; i < 60; i++) own[i] = take(64 + i * 24);
+    for (int i = 0; i < 60; i += 3) give(own[i]);
+    pthread_barrier_wait(&step);
+    pause();
+    return 0;
+}
+
+/* A little of everything: every kind of list, mapped blocks, an arena of a thread's own. Small enough to be kept. */
+static void sampler(void) {
+    pthread_t thread;
+    for (int i = 0; i < 200; i++) kept[i] = take(24 + i % 7 * 16);
+    for (int i = 200; i < 300; i++) kept[i] = take(600 + i % 5 * 100);
+    for (int i = 300; i < 320; i++) kept[i] = take(3000 + i * 64);
+    for (int i = 320; i < 323; i++) kept[i] = take(200000);
+    pthread_barrier_init(&step, 0, 2);
+    if (pthread_create(&thread, 0, assistant, kept + 1000)) die("no thread\n");
+    pthread_barrier_wait(&step);
+    pin = take(300);
+    point("full");
+    for (int i = 0; i < 200; i += 2) give(kept[i]);
+    for (int i = 200; i < 300; i += 3) give(kept[i]);
+    for (int i = 300; i < 320; i += 4) give(kept[i]);
+    /* Sorts what is free so far into its bins; what follows stays unsorted. */
+    take(20000);
+    for (int i = 1; i < 60; i += 2) give(kept[i]);
+    for (int i = 301; i < 320; i += 4) give(kept[i]);
+    give(kept[320]);
+}
+
 static const struct { const char *name; void (*run)(void); void (*with)(int, char **); } kinds[] = {
     {"crumbs", crumbs, 0}, {"late-survivor", late_survivor, 0}, {"cached-lid", cached_lid, 0}, {"sieve", sieve, 0},
     {"tiles", tiles, 0}, {"small-after-rise", 0, small_after_rise}, {"free-top", free_top, 0}, {"workers", workers, 0}, {"leavers", leavers, 0},
     {"mapped", mapped, 0}, {"mapped-held", mapped_held, 0}, {"hoard", hoard, 0}, {"own-mapping", own_mapping, 0},
     {"foreign-break", foreign_break, 0}, {"blocked-break", blocked_break, 0}, {"all-mapped", all_mapped, 0},
     {"wrong-knobs", wrong_knobs, 0}, {"many", 0, many}, {"random", 0, at_random}, {"smashed", 0, smashed},
-    {"garbage", 0, garbage}, {"churn", 0, churn},
+    {"garbage", 0, garbage}, {"churn", 0, churn}, {"sampler", sampler, 0},
 };
 
 int main(int argc, char **argv) {
