@@ -316,3 +316,6 @@ impl Unwinder {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
