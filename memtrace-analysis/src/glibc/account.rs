@@ -1,4 +1,12 @@
 //! Every resident byte of a process once: what malloc's books explain by chunks, the rest by mapping.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "sums of amounts that lie in the address space of one process, and differences of what was compared before"
+    )
+)]
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};

@@ -1,4 +1,12 @@
 //! The settings and the arenas as they stand in a process: fixed structures, read before any chunk is.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "offsets of known layouts, added to addresses that were checked to lie in a mapping; places in lists made here"
+    )
+)]
 
 use alloc::collections::BTreeSet;
 use alloc::vec;

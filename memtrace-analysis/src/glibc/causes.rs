@@ -1,4 +1,11 @@
 //! The causes a look can show, each with the bytes it accounts for and its evidence.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        reason = "sums of amounts that lie in the address space of one process, and differences of what was compared before"
+    )
+)]
 
 use alloc::format;
 use alloc::string::String;

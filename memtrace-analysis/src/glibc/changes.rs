@@ -1,4 +1,12 @@
 //! Several looks at one process: what has changed, and whether live blocks grow.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "sums of amounts that lie in the address space of one process, and differences of what was compared before"
+    )
+)]
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -294,7 +302,11 @@ fn judge(found: &Changes, last: &Look, growth: Option<Growth>, milliseconds: u64
     }
     let mut verdict = last.verdict.clone();
     let live_only = matches!(verdict.kind, VerdictKind::Growth | VerdictKind::Unknown) && last.heap.is_some();
-    let beside = found.resident.other_anon + found.resident.shared + found.resident.stacks;
+    let beside = found
+        .resident
+        .other_anon
+        .saturating_add(found.resident.shared)
+        .saturating_add(found.resident.stacks);
     if live_only {
         verdict.missing.clear();
         verdict.causes.retain(|cause| cause.kind != CauseKind::LiveGrowth);
@@ -332,7 +344,7 @@ pub fn signed(amount: i64) -> String {
 
 /// "12 seconds", "3 minutes", "1 hour 20 minutes"
 pub fn duration(milliseconds: u64) -> String {
-    let seconds = (milliseconds + 500) / 1000;
+    let seconds = milliseconds.saturating_add(500) / 1000;
     match seconds {
         0 => format!("{} ms", count(milliseconds)),
         1..120 => counted(seconds, "second"),

@@ -50,18 +50,17 @@ impl ChunkLog {
             number >>= 7;
         }
         self.packed.push(number as u8);
-        self.chunks += 1;
+        self.chunks = self.chunks.saturating_add(1);
     }
 
     /// The chunks again, the first one at `start`.
     pub fn iter(&self, start: u64) -> impl Iterator<Item = Chunk> + '_ {
         let (mut rest, mut address) = (self.packed.iter(), start);
         core::iter::from_fn(move || {
-            let (mut number, mut shift) = (0u64, 0);
-            loop {
+            let mut number = 0u64;
+            for shift in (0..64).step_by(7) {
                 let byte = *rest.next()?;
                 number |= u64::from(byte & 0x7f) << shift;
-                shift += 7;
                 if byte & 0x80 == 0 {
                     break;
                 }
@@ -74,7 +73,7 @@ impl ChunkLog {
             };
             let chunk = Chunk {
                 address,
-                size: (number >> 2) * 16,
+                size: (number >> 2) << 4,
                 usage,
             };
             address = chunk.end();

@@ -74,7 +74,7 @@ fn file_range(file: &[u8], offset: u64, length: u64) -> &[u8] {
     let end = usize::try_from(offset.saturating_add(length))
         .unwrap_or(usize::MAX)
         .min(file.len());
-    &file[start..end.max(start)]
+    file.get(start..end).unwrap_or(&[])
 }
 
 impl<'a> Elf<'a> {
@@ -104,7 +104,7 @@ impl<'a> Elf<'a> {
             dynamic: &[],
         };
         for index in 0..u64::from(entries) {
-            let at = table.saturating_add(index * u64::from(entry_size));
+            let at = table.saturating_add(u64::from(entry_size).saturating_mul(index));
             let Ok(at) = usize::try_from(at) else { break };
             let field = |offset| u64_at(file, at.checked_add(offset)?);
             let (Some(kind), Some(flags), Some(offset), Some(address), Some(length)) = (
@@ -159,7 +159,7 @@ impl<'a> Elf<'a> {
             .dynamic_value(size)
             .and_then(|size| usize::try_from(size).ok())
             .unwrap_or(0);
-        &bytes[..length.min(bytes.len())]
+        bytes.get(..length).unwrap_or(bytes)
     }
 
     /// Calls `visit` with every (place, pointer) that the loader will relocate by the load address. In a file linked to
@@ -169,9 +169,9 @@ impl<'a> Elf<'a> {
             for segment in self.segments.iter().filter(|segment| segment.writable) {
                 let skew = segment.address.wrapping_neg() & 7;
                 let words = segment.image.get(skew as usize..).unwrap_or(&[]).chunks_exact(8);
-                for (index, word) in (0u64..).zip(words) {
+                for (offset, word) in (skew..).step_by(8).zip(words) {
                     if let Some(word) = u64_at(word, 0) {
-                        visit(segment.address.wrapping_add(skew + index * 8), word);
+                        visit(segment.address.wrapping_add(offset), word);
                     }
                 }
             }
@@ -204,8 +204,10 @@ impl<'a> Elf<'a> {
                 relocate(word);
                 next = word.wrapping_add(8);
             } else {
-                for bit in (0..63u64).filter(|bit| word >> (bit + 1) & 1 == 1) {
-                    relocate(next.wrapping_add(bit * 8));
+                for (bit, offset) in (1..64).zip((0u64..).step_by(8)) {
+                    if word >> bit & 1 == 1 {
+                        relocate(next.wrapping_add(offset));
+                    }
                 }
                 next = next.wrapping_add(63 * 8);
             }

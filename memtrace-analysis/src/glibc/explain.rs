@@ -1,4 +1,11 @@
 //! From a heap and its surroundings to a [`Look`]: amounts, reasons, predictions, a verdict.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        reason = "sums of amounts that lie in the address space of one process, and differences of what was compared before"
+    )
+)]
 
 use alloc::format;
 use alloc::string::{String, ToString};

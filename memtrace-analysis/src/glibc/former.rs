@@ -10,6 +10,13 @@
 //! ```
 //!
 //! A stretch out of the middle tells: of small blocks it holds such headers, of large ones only what the program wrote.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        reason = "offsets of known layouts, added to addresses that were checked to lie in a mapping; places in lists made here"
+    )
+)]
 
 use alloc::vec;
 

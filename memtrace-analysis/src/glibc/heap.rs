@@ -1,4 +1,12 @@
 //! A whole heap, read once: every chunk with its state, and everything that did not fit together.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "offsets of known layouts, added to addresses that were checked to lie in a mapping; places in lists made here"
+    )
+)]
 
 use alloc::vec::Vec;
 

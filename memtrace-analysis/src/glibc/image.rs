@@ -163,7 +163,7 @@ impl core::error::Error for BadImage {}
 
 /// Header and words as bytes; `header` is the header as JSON.
 pub fn encode(header: &[u8], words: &[(u64, u64)]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(header.len() + words.len() * 6 + 32);
+    let mut out = Vec::with_capacity(header.len().saturating_add(words.len().saturating_mul(6)));
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&IMAGE_VERSION.to_le_bytes());
     out.extend_from_slice(&(header.len() as u64).to_le_bytes());
@@ -251,11 +251,15 @@ impl ReadMemory for ImageMemory<'_> {
         let first = self
             .words
             .partition_point(|(place, _)| place.saturating_add(8) <= address);
-        for (place, word) in self.words[first..].iter().take_while(|(place, _)| *place < end) {
-            for (index, byte) in word.to_le_bytes().into_iter().enumerate() {
-                let byte_at = place.wrapping_add(index as u64);
-                if (address..end).contains(&byte_at) {
-                    into[(byte_at - address) as usize] = byte;
+        let words = self.words.get(first..).unwrap_or(&[]);
+        for (place, word) in words.iter().take_while(|(place, _)| *place < end) {
+            for (index, byte) in (0u64..).zip(word.to_le_bytes()) {
+                let offset = place
+                    .wrapping_add(index)
+                    .checked_sub(address)
+                    .and_then(|offset| usize::try_from(offset).ok());
+                if let Some(slot) = offset.and_then(|offset| into.get_mut(offset)) {
+                    *slot = byte;
                 }
             }
         }

@@ -233,14 +233,14 @@ pub struct TcacheLayout {
 
 impl TcacheLayout {
     pub(super) const fn of(version: Version) -> TcacheLayout {
-        let bins = if version.minor < 42 { 64 } else { 76 };
+        let bins = if version.minor < 42 { 64u64 } else { 76 };
         TcacheLayout {
             bins,
             small_bins: 64,
             counts: 0,
             counts_down: version.minor >= 42,
-            entries: bins * 2,
-            size: bins * 10,
+            entries: bins.saturating_mul(2),
+            size: bins.saturating_mul(10),
             key_is_address: version.minor < 34,
         }
     }

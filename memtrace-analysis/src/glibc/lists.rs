@@ -3,6 +3,14 @@
 //! Both kinds of list lead all over the heap, and a read of foreign memory for each link would cost more than the walk.
 //! So the walk picks up clues as it passes, and the lists are followed afterwards: fastbins among the links it has
 //! seen, thread caches side by side, one batch of reads for each step of all lists.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "offsets of known layouts, added to addresses that were checked to lie in a mapping; places in lists made here"
+    )
+)]
 
 use alloc::vec::Vec;
 

@@ -159,7 +159,7 @@ fn release(elf: &Elf<'_>) -> Result<Version, Unsupported> {
         .filter(|segment| !segment.writable)
         .find_map(|segment| {
             let at = find(segment.image, BANNER)?;
-            segment.image.get(at + BANNER.len()..)
+            segment.image.get(at.checked_add(BANNER.len())?..)
         });
     let mut parts = banner
         .ok_or(Unsupported::NoVersion)?
@@ -181,21 +181,22 @@ fn release(elf: &Elf<'_>) -> Result<Version, Unsupported> {
 fn leading_number(text: &[u8]) -> Option<u32> {
     let digits = text.iter().take(6).take_while(|byte| byte.is_ascii_digit());
     digits.fold(None, |number, digit| {
-        Some(number.unwrap_or(0) * 10 + u32::from(digit - b'0'))
+        let digit = u32::from(digit.wrapping_sub(b'0'));
+        Some(number.unwrap_or(0).saturating_mul(10).saturating_add(digit))
     })
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     let first = *needle.first()?;
     let mut from = 0;
-    while let Some(step) = haystack.get(from..)?.iter().position(|byte| *byte == first) {
-        from += step;
-        if haystack[from..].starts_with(needle) {
+    loop {
+        let step = haystack.get(from..)?.iter().position(|byte| *byte == first)?;
+        from = from.checked_add(step)?;
+        if haystack.get(from..)?.starts_with(needle) {
             return Some(from);
         }
-        from += 1;
+        from = from.checked_add(1)?;
     }
-    None
 }
 
 /// Places whose words are mp_'s initial values: three thresholds of 128 KiB, arena_test 8, no arena_max, 65536 mapped
@@ -208,11 +209,11 @@ fn find_malloc_par(elf: &Elf<'_>, layout: &MallocPar) -> Vec<u64> {
     for segment in elf.segments.iter().filter(|segment| segment.writable) {
         let skew = (segment.address.wrapping_neg() & 7) as usize;
         for at in (skew..segment.image.len()).step_by(8) {
-            let bytes = &segment.image[at..];
+            let bytes = segment.image.get(at..).unwrap_or(&[]);
             if HEAD
                 .iter()
-                .enumerate()
-                .all(|(index, value)| u64_at(bytes, index * 8) == Some(*value))
+                .zip((0..).step_by(8))
+                .all(|(value, place)| u64_at(bytes, place) == Some(*value))
                 && u32_at(bytes, layout.n_mmaps_max as usize) == Some(MMAPS_MAX)
                 && u64_at(bytes, layout.tcache_bins as usize) == Some(TCACHE_BINS)
             {

@@ -2,6 +2,13 @@
 //!
 //! Field names are the keys of `explain`'s JSON document (version 1, docs/explain.schema.json). Programs rely on them:
 //! add fields freely, rename none. Sizes are bytes, addresses numbers.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        reason = "sums of amounts that lie in the address space of one process, and differences of what was compared before"
+    )
+)]
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -8,6 +8,13 @@
 //! a block's mapping    prev_size 0 (or the bytes skipped for alignment), size | IS_MMAPPED, whole pages
 //! a piece              prev_size 0, size | PREV_INUSE, chunks up to fenceposts at a page's end, or to the top
 //! ```
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        reason = "offsets of known layouts, added to addresses that were checked to lie in a mapping; places in lists made here"
+    )
+)]
 
 use alloc::vec::Vec;
 

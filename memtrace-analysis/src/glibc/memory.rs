@@ -1,4 +1,12 @@
 //! Foreign memory as an argument: who has the bytes does not matter to those who read them.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "offsets of known layouts, added to addresses that were checked to lie in a mapping; places in lists made here"
+    )
+)]
 
 use alloc::vec::Vec;
 use core::fmt;

@@ -43,7 +43,7 @@ pub fn predict(heap: &HeapView, tallies: &[ArenaTally], settings: &Settings, res
             ),
         });
     }
-    let large = sum(|tally| tally.large_runs) + main_top;
+    let large = sum(|tally| tally.large_runs).saturating_add(main_top);
     if settings.mmap_threshold > DEFAULT_THRESHOLD && large >= LEAST {
         predictions.push(Prediction {
             action: Action::FixedMmapThreshold,
@@ -58,7 +58,9 @@ pub fn predict(heap: &HeapView, tallies: &[ArenaTally], settings: &Settings, res
         });
     }
     predictions.extend(fewer_arenas(heap, tallies));
-    let uncached = sum(|tally| tally.trim_uncached).saturating_sub(trim) + sum(|tally| tally.top_gain_cached());
+    let uncached = sum(|tally| tally.trim_uncached)
+        .saturating_sub(trim)
+        .saturating_add(sum(|tally| tally.top_gain_cached()));
     if uncached >= LEAST {
         predictions.push(Prediction {
             action: Action::ThreadCacheOff,
@@ -135,8 +137,8 @@ fn fewer_arenas(heap: &HeapView, tallies: &[ArenaTally]) -> Option<Prediction> {
         how: String::from("MALLOC_ARENA_MAX=2 at the start; threads then wait for each other more often"),
         evidence: format!(
             "{} hold {} in free pages, which threads of other arenas cannot use; one of them would remain, with up to {}",
-            counted(whole.len() as u64 + 1, "thread arena"),
-            bytes(saved + kept),
+            counted((whole.len() as u64).saturating_add(1), "thread arena"),
+            bytes(saved.saturating_add(kept)),
             bytes(kept)
         ),
     })

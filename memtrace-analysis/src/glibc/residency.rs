@@ -1,4 +1,12 @@
 //! Which pages of a range of addresses are in memory.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "offsets of known layouts, added to addresses that were checked to lie in a mapping; places in lists made here"
+    )
+)]
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -3,6 +3,13 @@
 //! malloc_trim is simulated as glibc does it (malloc.c, mtrim and systrim): fastbins are merged first; then of each
 //! free chunk the whole pages behind its first 48 bytes are given back; of the main arena's top the whole pages but the
 //! last 33 bytes' one. A thread arena's top is not touched. What comes back is what of these pages is resident.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        reason = "sums of amounts that lie in the address space of one process, and differences of what was compared before"
+    )
+)]
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -121,7 +121,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Verdict {
         scattered,
         growth: evidence
             .heap
-            .and_then(|(heap, _, _)| live_cause(heap, resident, held + scattered)),
+            .and_then(|(heap, _, _)| live_cause(heap, resident, held.saturating_add(scattered))),
         foreign: not_malloc_cause(evidence),
         cache: page_cache_cause(evidence),
     };
@@ -165,7 +165,7 @@ struct Shares {
 
 /// At least so many bytes, and so many hundredths of all that is resident.
 fn is_much(resident: &Resident, part: u64, least: u64, hundredths: u64) -> bool {
-    part >= least && part >= resident.total / 100 * hundredths
+    part >= least && part >= (resident.total / 100).saturating_mul(hundredths)
 }
 
 fn conclude(evidence: &Evidence<'_>, shares: &Shares, causes: Vec<Cause>) -> Verdict {
@@ -179,9 +179,10 @@ fn conclude(evidence: &Evidence<'_>, shares: &Shares, causes: Vec<Cause>) -> Ver
         missing: Vec::new(),
     };
     let unread = resident.heap_unknown;
-    let (waste, much) = (shares.held + shares.scattered, |part, least, hundredths| {
-        is_much(resident, part, least, hundredths)
-    });
+    let (waste, much) = (
+        shares.held.saturating_add(shares.scattered),
+        |part, least, hundredths| is_much(resident, part, least, hundredths),
+    );
     let mut verdict = if let Some(damage) = evidence.damage {
         let text = format!(
             "cannot tell: the heap is damaged ({damage}); {} of it could not be followed behind that",
@@ -357,7 +358,8 @@ fn order(causes: &mut Vec<Cause>) {
             _ => groups.push(vec![cause]),
         }
     }
-    groups.retain(|group| group[0].bytes >= LEAST_CAUSE);
-    groups.sort_by_key(|group| core::cmp::Reverse(group[0].bytes));
+    let claimed = |group: &Vec<Cause>| group.first().map_or(0, |cause| cause.bytes);
+    groups.retain(|group| claimed(group) >= LEAST_CAUSE);
+    groups.sort_by_key(|group| core::cmp::Reverse(claimed(group)));
     causes.extend(groups.into_iter().flatten());
 }

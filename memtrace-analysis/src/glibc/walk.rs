@@ -8,6 +8,13 @@
 //!
 //! Whether a chunk is in use stands in the header of the next one, so each is noted one step late. Only the last chunk
 //! before the top has its answer in the top's header.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::arithmetic_side_effects,
+        reason = "offsets of known layouts, added to addresses that were checked to lie in a mapping; places in lists made here"
+    )
+)]
 
 use alloc::vec::Vec;
 

@@ -9,25 +9,30 @@ pub fn bytes(amount: u64) -> String {
     if amount < 1024 {
         return counted(amount, "byte");
     }
-    let (mut size, mut unit) = (1024u128, 0);
-    while u128::from(amount) >= size * 1000 && unit + 1 < UNITS.len() {
-        size *= 1024;
-        unit += 1;
+    // A unit is left for the next one at a thousand of it; of the last one there may be more.
+    let [first, greater @ ..] = UNITS;
+    let (mut shift, mut unit) = (10u32, first);
+    for next in greater {
+        if amount >> shift < 1000 {
+            break;
+        }
+        (shift, unit) = (shift.saturating_add(10), next);
     }
-    let tenths = (u128::from(amount) * 10 + size / 2) / size;
-    if tenths >= 1000 || tenths % 10 == 0 {
-        format!("{} {}", count((tenths / 10) as u64), UNITS[unit])
+    let half = (1u128 << shift) >> 1;
+    let tenths = u128::from(amount).saturating_mul(10).saturating_add(half) >> shift;
+    if tenths >= 1000 || tenths.is_multiple_of(10) {
+        format!("{} {unit}", count((tenths / 10) as u64))
     } else {
-        format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
+        format!("{}.{} {unit}", tenths / 10, tenths % 10)
     }
 }
 
 /// "1 000 000"
 pub fn count(number: u64) -> String {
     let digits = format!("{number}");
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    let mut text = String::with_capacity(digits.len().saturating_mul(2));
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+        if index > 0 && digits.len().wrapping_sub(index).is_multiple_of(3) {
             text.push(' ');
         }
         text.push(digit);
@@ -42,7 +47,7 @@ pub fn counted(number: u64, noun: &str) -> String {
 
 /// "12 %", "<1 %"
 pub fn percent(part: u64, whole: u64) -> String {
-    match (u128::from(part) * 100).checked_div(u128::from(whole)) {
+    match u128::from(part).saturating_mul(100).checked_div(u128::from(whole)) {
         None => String::from("0 %"),
         Some(0) if part > 0 => String::from("<1 %"),
         Some(share) => format!("{share} %"),
