@@ -6,6 +6,8 @@
 use std::fmt;
 use std::io::{self, Read};
 
+use bytes::Buf;
+
 use super::format::{FORMAT_VERSION, FRAME_HEAD, Header, MAGIC, MAX_HEADER, MAX_PAYLOAD, checksum, kind};
 
 /// Why a trace cannot be read (further).
@@ -246,8 +248,6 @@ fn take(input: &mut impl Read, length: u32, into: &mut Vec<u8>) -> Result<(), Re
 }
 
 /// `N` little-endian words, if `bytes` holds exactly those.
-fn words<const N: usize>(bytes: &[u8]) -> Option<[u32; N]> {
-    let (chunks, rest) = bytes.as_chunks::<4>();
-    let chunks: &[[u8; 4]; N] = chunks.try_into().ok()?;
-    rest.is_empty().then(|| chunks.map(u32::from_le_bytes))
+fn words<const N: usize>(mut bytes: &[u8]) -> Option<[u32; N]> {
+    (bytes.len() == 4 * N).then(|| std::array::from_fn(|_| bytes.get_u32_le()))
 }

@@ -2,12 +2,16 @@
 
 use std::io::{self, Write};
 
+use bytes::{BufMut, BytesMut};
+
 use super::format::{FORMAT_VERSION, Header, MAGIC, MAX_HEADER, MAX_PAYLOAD, checksum, kind};
 
 /// A trace being written. Without [`Writer::finish`] the file reads as cut short, which it then is.
 pub struct Writer<W: Write> {
     out: W,
     events: u64,
+    /// The frame being put together: it is written in one piece, so that a full disk cuts between frames if it can.
+    frame: BytesMut,
 }
 
 impl<W: Write> Writer<W> {
@@ -15,12 +19,14 @@ impl<W: Write> Writer<W> {
     pub fn new(mut out: W, header: &Header) -> io::Result<Self> {
         let header = serde_json::to_vec(header).map_err(io::Error::other)?;
         let length = within(header.len(), MAX_HEADER, "the header")?;
-        out.write_all(&MAGIC)?;
-        out.write_all(&FORMAT_VERSION.to_le_bytes())?;
-        out.write_all(&length.to_le_bytes())?;
-        out.write_all(&crc32fast::hash(&header).to_le_bytes())?;
-        out.write_all(&header)?;
-        Ok(Self { out, events: 0 })
+        let mut frame = BytesMut::with_capacity(header.len() + 20);
+        frame.put_slice(&MAGIC);
+        frame.put_u32_le(FORMAT_VERSION);
+        frame.put_u32_le(length);
+        frame.put_u32_le(crc32fast::hash(&header));
+        frame.put_slice(&header);
+        out.write_all(&frame)?;
+        Ok(Self { out, events: 0, frame })
     }
 
     /// Adds one encoded event.
@@ -45,10 +51,12 @@ impl<W: Write> Writer<W> {
 
     fn frame(&mut self, kind: u8, payload: &[u8]) -> io::Result<()> {
         let length = within(payload.len(), MAX_PAYLOAD, "an event")?;
-        self.out.write_all(&[kind])?;
-        self.out.write_all(&length.to_le_bytes())?;
-        self.out.write_all(&checksum(kind, payload).to_le_bytes())?;
-        self.out.write_all(payload)
+        self.frame.clear();
+        self.frame.put_u8(kind);
+        self.frame.put_u32_le(length);
+        self.frame.put_u32_le(checksum(kind, payload));
+        self.frame.put_slice(payload);
+        self.out.write_all(&self.frame)
     }
 }
 
