@@ -111,10 +111,9 @@ impl Hit {
                 self.entry == entry::MALLOC && before.entry == entry::CALLOC && before.slot > self.slot && same;
             (left & !gone | if inside { 0 } else { again }, inside)
         } else if left & again != 0 {
-            (
-                left & !again,
-                before.entry == self.entry && before.slot == self.slot && same,
-            )
+            // Another thread's call may come between the two.
+            let repeated = before.entry == self.entry && before.slot == self.slot && same;
+            (if repeated { left & !again } else { left }, repeated)
         } else {
             return false;
         };

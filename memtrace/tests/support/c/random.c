@@ -131,6 +131,10 @@ int main(int argc, char **argv) {
     if (threads > 64) return 64;
     plain = argc > 5 && !strcmp(argv[5], "plain");
     if (argc > 5 && !plain && (write(1, "ready\n", 6) != 6 || read(0, line, sizeof line) < 1)) return 3;
+    /* Up to glibc 2.33 the first realloc of a process passes its entry twice. Where the first ones of several threads
+     * coincide, that cannot be told from two calls (README, limits); so it is made before there are any. */
+    void *volatile nothing = 0;
+    free(realloc(nothing, 1));
     for (unsigned long g = 0; g < generations; g++) {
         if (!threads) work((void *)(uintptr_t)(g * 1000));
         for (unsigned long i = 0; i < threads; i++)
