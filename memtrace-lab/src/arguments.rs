@@ -4,6 +4,7 @@ use crate::line;
 use crate::programs::{self, Program};
 
 pub enum Request {
+    Help,
     List,
     Run {
         program: &'static Program,
@@ -46,6 +47,8 @@ impl Options {
     }
 }
 
+pub const USAGE: &str = "usage: memtrace-lab list | NAME [--wait] [--OPTION N]...";
+
 pub struct Wrong<'a> {
     what: &'static str,
     word: &'a str,
@@ -54,7 +57,7 @@ pub struct Wrong<'a> {
 impl Wrong<'_> {
     pub fn print(&self) {
         line::error(format_args!("memtrace-lab: {}{}", self.what, self.word));
-        line::error(format_args!("usage: memtrace-lab list | NAME [--wait] [--OPTION N]..."));
+        line::error(format_args!("{USAGE}"));
     }
 }
 
@@ -63,6 +66,9 @@ pub fn parse<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<Request, Wr
     let Some(name) = words.next() else {
         return wrong("no program is named", "");
     };
+    if matches!(name, "--help" | "-h" | "help") {
+        return Ok(Request::Help);
+    }
     if name == "list" {
         return match words.next() {
             None => Ok(Request::List),

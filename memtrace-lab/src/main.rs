@@ -34,6 +34,10 @@ extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
             .unwrap_or("(not UTF-8)")
     });
     match arguments::parse(words) {
+        Ok(arguments::Request::Help) => {
+            programs::help();
+            0
+        }
         Ok(arguments::Request::List) => {
             programs::list();
             0

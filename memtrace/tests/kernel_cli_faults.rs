@@ -330,3 +330,43 @@ fn the_kernel_side_talks_only_when_asked() {
     asked.extend(script);
     said(&run(&asked), 0, &["memtrace: kernel side: process", "made process"]);
 }
+
+#[test]
+fn a_process_that_ends_while_memtrace_attaches() {
+    if !skip::root("a_process_that_ends_while_memtrace_attaches") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let record = scratch.file("record");
+    assert!(Command::new("mkfifo").arg(&record).status().unwrap().success());
+    let victim = Victim::start("cat", &[]);
+    let pid = victim.pid();
+    let memtrace = memtrace(&["--pid", &pid.to_string(), "--record", record.to_str().unwrap()])
+        .spawn()
+        .unwrap();
+    // Opening a FIFO to write waits for a reader: memtrace has looked at the process by then, and has not attached.
+    wait_until_opening(&memtrace);
+    drop(victim);
+    let reader = std::fs::File::open(&record).unwrap();
+    let ran = finish(memtrace);
+    drop(reader);
+    said(
+        &ran,
+        1,
+        &[&format!("process {pid} (cat) ended while memtrace was attaching to it")],
+    );
+    assert_eq!(ran.stdout, "");
+}
+
+/// Waits until the process sleeps in openat, as it does for nothing but a FIFO whose other end nobody holds.
+fn wait_until_opening(child: &std::process::Child) {
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap();
+    let openat = format!("{} ", libc::SYS_openat);
+    while !(read("syscall").starts_with(&openat) && read("stat").contains(") S ")) {
+        assert!(
+            !read("stat").contains(") Z "),
+            "memtrace ended before it opened the record"
+        );
+        std::thread::yield_now();
+    }
+}

@@ -1,6 +1,6 @@
 //! The programs, a file each.
 
-use crate::arguments::{MAX_OPTIONS, Options};
+use crate::arguments::{self, MAX_OPTIONS, Options};
 use crate::line;
 use crate::stage::Stage;
 
@@ -60,6 +60,18 @@ const _: () = {
         i += 1;
     }
 };
+
+pub fn help() {
+    line::print(format_args!(
+        "Programs of one allocator behaviour each, to be traced and looked into."
+    ));
+    line::print(format_args!("{}", arguments::USAGE));
+    line::print(format_args!(
+        "--wait: stop at each phase until a line comes on standard input"
+    ));
+    line::print(format_args!(""));
+    list();
+}
 
 pub fn list() {
     for Program {

@@ -94,7 +94,7 @@ pub enum Verb {
 #[derive(Debug, Args)]
 pub struct TraceArgs {
     /// Trace these running processes
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = pid, help_heading = "What to trace")]
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = pid, allow_negative_numbers = true, help_heading = "What to trace")]
     pub pid: Vec<u32>,
     /// Trace all running processes of this name (as in /proc/PID/comm)
     #[arg(long, value_name = "NAME", help_heading = "What to trace")]
@@ -113,13 +113,13 @@ pub struct TraceArgs {
     pub command: Vec<OsString>,
 
     /// End after this time: 30s, 500ms, 1m30s, 2h
-    #[arg(long = "for", value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = quantity::duration, allow_hyphen_values = true)]
     pub duration: Option<Duration>,
     /// Keep the events in this file, for `memtrace replay`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Size of the kernel side's buffer; a larger one loses less in a storm of system calls
-    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = quantity::buffer)]
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = quantity::buffer, allow_hyphen_values = true)]
     pub buffer: u32,
     /// Show the kernel side's own messages on standard error
     #[arg(long)]
@@ -162,7 +162,7 @@ pub struct ReplayArgs {
 #[group(id = "library", required = true, multiple = false)]
 pub struct ProbesArgs {
     /// The libc that this process maps
-    #[arg(short, long, value_name = "PID", value_parser = pid)]
+    #[arg(short, long, value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
     pub pid: Option<u32>,
     /// A libc.so.6 on disk
     #[arg(long, value_name = "PATH")]

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::report::plain::clean;
-use crate::target::{SpawnError, TargetError};
+use crate::target::{Life, SpawnError, TargetError};
 
 /// Exit codes. The exit status of a command that memtrace started is in the report, it is not memtrace's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,12 @@ pub fn explained(error: TargetError) -> anyhow::Error {
         Some(advice) => hint(error, advice),
         None => error.into(),
     }
+}
+
+/// What failed while memtrace was `doing` something to a process; or, where the process has ended meanwhile, just that:
+/// what fails then says nothing but that it is gone.
+pub fn unless_ended(life: &Life, doing: &'static str, error: anyhow::Error) -> anyhow::Error {
+    life.end(doing).map_or(error, explained)
 }
 
 impl fmt::Display for Hinted {
@@ -109,7 +115,7 @@ fn spawn_error(error: &anyhow::Error) -> Option<&SpawnError> {
 pub fn describe(error: &anyhow::Error) -> String {
     let mut chain: Vec<String> = Vec::new();
     for cause in error.chain() {
-        let text = clean(&cause.to_string()).into_owned();
+        let text = without_number(clean(&cause.to_string()).into_owned());
         // Some errors print their source themselves; each thing is said once.
         if !chain.last().is_some_and(|last| last.contains(&text)) {
             chain.push(text);
@@ -120,6 +126,16 @@ pub fn describe(error: &anyhow::Error) -> String {
         out += &format!("  hint: {}\n", clean(&hinted.hint));
     }
     out
+}
+
+/// std ends the text of a system's error with `(os error 28)`, which says nothing to people.
+fn without_number(mut text: String) -> String {
+    if let Some(at) = text.rfind(" (os error ")
+        && text.ends_with(')')
+    {
+        text.truncate(at);
+    }
+    text
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -152,6 +168,16 @@ mod tests {
     fn a_cause_already_told_is_not_told_again() {
         let error = anyhow::anyhow!("no such file").context("opening x: no such file");
         assert_eq!(describe(&error), "memtrace: opening x: no such file\n");
+    }
+
+    #[test]
+    fn the_numbers_of_errors_are_for_programs() {
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        let error = anyhow::Error::new(full).context("recording to t.mtr");
+        assert_eq!(
+            describe(&error),
+            "memtrace: recording to t.mtr: No space left on device\n"
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use memtrace_analysis::glibc::changes::{Point, changes};
 use memtrace_analysis::glibc::look::{EXPLAIN_VERSION, Look};
 
-use super::exit::{Exit, hint};
+use super::exit::{Exit, hint, unless_ended};
 use super::output::{print, style_of};
 use super::{args, quantity};
 use crate::inspect::page_cache;
@@ -18,6 +18,7 @@ use crate::inspect::{self, LookOptions, image};
 use crate::report::explain;
 use crate::report::files as report_files;
 use crate::report::style::Style;
+use crate::target::Life;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +36,7 @@ Examples:
 #[group(skip)]
 pub struct ExplainArgs {
     /// The process to look at; no probes, nothing is written to it
-    #[arg(short, long, value_name = "PID", value_parser = args::pid)]
+    #[arg(short, long, value_name = "PID", value_parser = args::pid, allow_negative_numbers = true)]
     pub pid: Option<u32>,
     /// Look at a stored image instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["stop", "record", "watch"])]
@@ -50,7 +51,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "watch")]
     pub record: Option<PathBuf>,
     /// Look again every so often until Ctrl-C (10s, 1m30s), and judge the trend
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, allow_hyphen_values = true)]
     pub watch: Option<Duration>,
     /// End after this many looks
     #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(2..))]
@@ -102,7 +103,9 @@ pub fn run(args: &ExplainArgs) -> Result<Exit> {
 
 /// The page cache's side of a process.
 fn files(args: &ExplainArgs, pid: u32) -> Result<Exit> {
-    let held = page_cache::of_process(pid).map_err(advised)?;
+    let life = Life::of(pid);
+    let held =
+        page_cache::of_process(pid).map_err(|error| unless_ended(&life, "looking at its files", advised(error)))?;
     let machine = page_cache::of_machine()?;
     let answer = match args.output {
         Form::Text => report_files::text(pid, &held, machine, style(args)),
@@ -119,7 +122,9 @@ fn look_at(args: &ExplainArgs, pid: u32) -> Result<Look> {
         stop: args.stop,
         keep_words: args.record.is_some(),
     };
-    let capture = inspect::take(pid, options).map_err(advised)?;
+    let life = Life::of(pid);
+    let capture =
+        inspect::take(pid, options).map_err(|error| unless_ended(&life, "looking into it", advised(error)))?;
     if let Some(path) = &args.record {
         image::write(path, &capture)?;
     }
@@ -205,6 +210,7 @@ async fn watch_until_interrupted(args: &ExplainArgs, pid: u32, interval: Duratio
     let [Ok(interrupt), Ok(terminate)] = &mut ends else {
         bail!("cannot wait for signals")
     };
+    let life = Life::of(pid);
     let (mut first, mut last): (Option<Look>, Option<Look>) = (None, None);
     let mut series: Vec<Point> = Vec::new();
     loop {
@@ -216,7 +222,7 @@ async fn watch_until_interrupted(args: &ExplainArgs, pid: u32, interval: Duratio
         let look = match look_at(args, pid) {
             Ok(look) => look,
             // It ended: what was seen until then is the answer.
-            Err(_) if first.is_some() && !Path::new(&format!("/proc/{pid}")).exists() => {
+            Err(_) if first.is_some() && life.is_over() => {
                 crate::commands::exit::say(&format!("process {pid} has ended"));
                 break;
             }

@@ -6,11 +6,11 @@ use std::io::{self, IsTerminal};
 use anyhow::{Context, anyhow};
 
 use super::args::ProbesArgs;
-use super::exit::{Exit, explained};
+use super::exit::{Exit, explained, unless_ended};
 use super::output;
 use crate::probe::ProbePlan;
 use crate::report::probes;
-use crate::target::Target;
+use crate::target::{Life, Target};
 
 pub fn run(args: &ProbesArgs) -> anyhow::Result<Exit> {
     let (shown, bytes) = library(args)?;
@@ -29,19 +29,24 @@ fn library(args: &ProbesArgs) -> anyhow::Result<(String, Vec<u8>)> {
             Ok((shown, bytes))
         }
         (None, Some(pid)) => {
-            let target = Target::of_pid(pid).map_err(explained)?;
-            let library = target.libc.as_ref().ok_or_else(|| {
-                anyhow!(
-                    "process {pid} ({}) has no glibc that could be probed: {}",
-                    target.name,
-                    target.allocator.evidence
-                )
-            })?;
-            let bytes = library
-                .read()
-                .with_context(|| format!("reading {}, which process {pid} maps", library.shown))?;
-            Ok((library.shown.clone(), bytes))
+            let life = Life::of(pid);
+            mapped_by(pid).map_err(|error| unless_ended(&life, "reading its libc", error))
         }
         (None, None) => Err(anyhow!("no library given")),
     }
+}
+
+fn mapped_by(pid: u32) -> anyhow::Result<(String, Vec<u8>)> {
+    let target = Target::of_pid(pid).map_err(explained)?;
+    let library = target.libc.as_ref().ok_or_else(|| {
+        anyhow!(
+            "process {pid} ({}) has no glibc that could be probed: {}",
+            target.name,
+            target.allocator.evidence
+        )
+    })?;
+    let bytes = library
+        .read()
+        .with_context(|| format!("reading {}, which process {pid} maps", library.shown))?;
+    Ok((library.shown.clone(), bytes))
 }

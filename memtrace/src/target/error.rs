@@ -9,6 +9,13 @@ pub enum TargetError {
     NoSuchProcess {
         pid: u32,
     },
+    /// It was there when memtrace began.
+    EndedMeanwhile {
+        pid: u32,
+        name: String,
+        /// What memtrace did: "attaching to it".
+        doing: &'static str,
+    },
     /// The id is that of a thread other than the first.
     Thread {
         tid: u32,
@@ -87,6 +94,9 @@ impl TargetError {
             Self::NoProcessInCgroup { .. } => Some(String::from(
                 "give the path below /sys/fs/cgroup, as /proc/PID/cgroup shows it",
             )),
+            Self::EndedMeanwhile { .. } => Some(String::from(
+                "a program that ends soon can be started by memtrace: memtrace -- COMMAND",
+            )),
             Self::NoSuchProcess { .. }
             | Self::KernelThread { .. }
             | Self::Zombie { .. }
@@ -101,6 +111,9 @@ impl fmt::Display for TargetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchProcess { pid } => write!(f, "there is no process {pid}"),
+            Self::EndedMeanwhile { pid, name, doing } => {
+                write!(f, "process {pid} ({name}) ended while memtrace was {doing}")
+            }
             Self::Thread { tid, pid } => write!(f, "{tid} is a thread of process {pid}, not a process"),
             Self::KernelThread { pid, name } => {
                 write!(

@@ -11,6 +11,7 @@ mod error;
 mod facts;
 mod image;
 mod launch;
+mod life;
 mod link_map;
 mod maps;
 mod printable;
@@ -25,6 +26,7 @@ use std::path::PathBuf;
 use memtrace_analysis::event::{Allocator, Module};
 
 pub use error::TargetError;
+pub use life::Life;
 pub use printable::printable;
 pub use select::{pids_by_name, pids_in_cgroup};
 pub use spawn::{Moment, SpawnError, Spawned};

@@ -36,7 +36,7 @@ impl Process {
             'X' | 'x' => return Err(TargetError::NoSuchProcess { pid }),
             _ => {}
         }
-        if stat_flags(&read(pid, "stat")?).is_some_and(|flags| flags & KERNEL_THREAD != 0) {
+        if Stat::parse(&read(pid, "stat")?).is_some_and(|stat| stat.flags & KERNEL_THREAD != 0) {
             return Err(TargetError::KernelThread { pid, name });
         }
         let command = command_line(&read(pid, "cmdline")?);
@@ -89,15 +89,37 @@ impl Status {
     }
 }
 
-/// The ninth field of /proc/PID/stat; the second is a name in brackets that may hold anything.
-fn stat_flags(stat: &[u8]) -> Option<u64> {
-    let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    std::str::from_utf8(&stat[behind_name..])
-        .ok()?
-        .split_ascii_whitespace()
-        .nth(6)?
-        .parse()
-        .ok()
+/// The fields of /proc/PID/stat that matter here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub name: String,
+    pub state: char,
+    pub flags: u64,
+    /// Clock ticks after boot.
+    pub began: u64,
+}
+
+impl Stat {
+    /// Fields 2, 3, 9 and 22 (proc_pid_stat(5)); the second is a name in brackets that may hold anything.
+    pub fn parse(stat: &[u8]) -> Option<Self> {
+        let name_begins = stat.iter().position(|&byte| byte == b'(')? + 1;
+        let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
+        let name = printable(stat.get(name_begins..name_ends)?);
+        let mut fields = std::str::from_utf8(&stat[name_ends + 1..])
+            .ok()?
+            .split_ascii_whitespace();
+        Some(Self {
+            name,
+            state: fields.next()?.chars().next()?,
+            flags: fields.nth(5)?.parse().ok()?,
+            began: fields.nth(12)?.parse().ok()?,
+        })
+    }
+
+    /// A zombie, or what is left of one.
+    pub const fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
 }
 
 /// Arguments joined by blanks.
@@ -141,9 +163,19 @@ mod tests {
 
     #[test]
     fn flags_stand_behind_whatever_the_name_holds() {
-        assert_eq!(stat_flags(b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0"), Some(2_129_984));
-        assert_eq!(stat_flags(b"42 (a) b (c) d) R 1 42 42 0 -1 4194560 5"), Some(4_194_560));
-        assert_eq!(stat_flags(b"42 (unfinished"), None);
+        let stat = Stat::parse(b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 17 0 0").unwrap();
+        assert_eq!((stat.flags, stat.began), (2_129_984, 17));
+        let stat = Stat::parse(b"42 (a) b (c) d) R 1 42 42 0 -1 4194560 5 0 0 0 1 2 0 0 20 0 1 0 99 4096 1\n").unwrap();
+        let expected = Stat {
+            name: String::from("a) b (c) d"),
+            state: 'R',
+            flags: 4_194_560,
+            began: 99,
+        };
+        assert_eq!(stat, expected);
+        assert_eq!(Stat::parse(b"42 (unfinished"), None);
+        assert_eq!(Stat::parse(b"42 ) ("), None);
+        assert_eq!(Stat::parse(b""), None);
     }
 
     #[test]

@@ -66,6 +66,7 @@ impl fmt::Display for SpawnError {
         match self {
             Self::NoCommand => write!(f, "there is no command to start"),
             Self::NulInCommand => write!(f, "the command has a NUL byte in it"),
+            Self::NotFound { command } if command.is_empty() => write!(f, "the command's name is empty"),
             Self::NotFound { command } => write!(f, "the command {command} was not found"),
             Self::NotExecutable { command } => write!(f, "{command} may not be executed: permission denied"),
             Self::NotAProgram { command } => write!(f, "{command} is not a program that this machine can run"),

@@ -10,11 +10,11 @@ use super::look;
 use super::pidfd::PidFd;
 use super::processes::Processes;
 use crate::commands::args::TraceArgs;
-use crate::commands::exit::{complain, explained};
+use crate::commands::exit::{complain, explained, unless_ended};
 use crate::commands::feed::Feed;
 use crate::probe::ProbePlan;
 use crate::session::{Begin, Session};
-use crate::target::{self, Target};
+use crate::target::{self, Life, Target};
 
 /// A process as its trace begins.
 #[derive(Clone, Debug)]
@@ -29,8 +29,9 @@ pub struct Known {
     pub time_ns: u64,
 }
 
-/// All processes that the command line names, each once, in order; at least one.
-pub fn named(args: &TraceArgs) -> anyhow::Result<Vec<u32>> {
+/// All processes that the command line names, each once, in order; at least one. Held by their lives, so that a process
+/// that ends from here on is said to have ended.
+pub fn named(args: &TraceArgs) -> anyhow::Result<Vec<Life>> {
     let mut pids: BTreeSet<u32> = args.pid.iter().copied().collect();
     for name in &args.comm {
         pids.extend(target::pids_by_name(name).map_err(explained)?);
@@ -40,27 +41,31 @@ pub fn named(args: &TraceArgs) -> anyhow::Result<Vec<u32>> {
     }
     let own = std::process::id();
     anyhow::ensure!(!pids.contains(&own), "process {own} is memtrace itself");
+    let lives: Vec<Life> = pids.into_iter().map(Life::of).collect();
     // Said before the kernel side is loaded: that an id is wrong can be found out without any privilege.
-    if pids.len() == 1
-        && let Some(only) = pids.first()
-    {
-        Target::of_pid(*only).map_err(explained)?;
+    if let [only] = lives.as_slice() {
+        Target::of_pid(only.pid()).map_err(|error| unless_ended(only, LOOKING, explained(error)))?;
     }
-    Ok(pids.into_iter().collect())
+    Ok(lives)
 }
+
+const LOOKING: &str = "looking at it";
 
 /// Begins to trace processes that run already. With several, those that cannot be traced are left out, aloud.
 pub fn running(
     session: &mut Session,
     feed: &mut Feed<'_>,
     processes: &mut Processes,
-    pids: &[u32],
+    lives: &[Life],
     follow: bool,
 ) -> anyhow::Result<()> {
-    for pid in pids {
-        match one(session, feed, processes, *pid, follow) {
+    for life in lives {
+        let pid = life.pid();
+        let begun =
+            one(session, feed, processes, pid, follow).map_err(|error| unless_ended(life, "attaching to it", error));
+        match begun {
             Ok(()) => {}
-            Err(error) if pids.len() > 1 => complain(&error.context(format!("process {pid} is left out"))),
+            Err(error) if lives.len() > 1 => complain(&error.context(format!("process {pid} is left out"))),
             Err(error) => return Err(error),
         }
     }

@@ -26,7 +26,7 @@ use super::output::Output;
 use super::record::Recorder;
 use crate::privileges::{self, MoreProbes};
 use crate::session::{self, Session};
-use crate::target::Spawned;
+use crate::target::{Life, Spawned};
 use live::LiveLine;
 use processes::Processes;
 use stop::Stop;
@@ -34,7 +34,7 @@ use watch::Watch;
 
 pub fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     // Before there is anything to be left behind.
-    let pids = if args.command.is_empty() {
+    let lives = if args.command.is_empty() {
         attach::named(args)?
     } else {
         Vec::new()
@@ -48,10 +48,10 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
         .enable_all()
         .build()
         .context("starting the event loop")?;
-    runtime.block_on(trace(args, &pids, &output, Feed::new(&output, recorder)))
+    runtime.block_on(trace(args, &lives, &output, Feed::new(&output, recorder)))
 }
 
-async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Feed<'_>) -> anyhow::Result<Exit> {
+async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: Feed<'_>) -> anyhow::Result<Exit> {
     let mut stop = Stop::listen().context("listening for signals")?;
     let mut session = Session::load(&session::Options {
         ring_bytes: args.buffer,
@@ -61,7 +61,7 @@ async fn trace(args: &TraceArgs, pids: &[u32], output: &Output<'_>, mut feed: Fe
     let mut processes = Processes::new();
     let mut command = None;
     if args.command.is_empty() {
-        attach::running(&mut session, &mut feed, &mut processes, pids, args.follow)?;
+        attach::running(&mut session, &mut feed, &mut processes, lives, args.follow)?;
     } else {
         output.keep_from_command()?;
         command = Some(start::command(&mut session, &mut feed, &mut processes, args)?);
