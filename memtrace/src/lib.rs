@@ -8,6 +8,7 @@ pub mod commands;
 mod elf;
 pub mod inspect;
 pub mod lab;
+mod page_size;
 pub mod privileges;
 pub mod probe;
 pub mod report;

@@ -14,6 +14,7 @@ pub mod proc_file;
 pub mod process_memory;
 pub mod stop;
 
+use crate::page_size::page_size;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -114,7 +115,7 @@ impl Reading {
 /// Reads everything once; where the heap moved meanwhile, again.
 pub fn take(pid: u32, options: LookOptions) -> Result<Capture> {
     let begun = Instant::now();
-    let page = proc_file::page_size();
+    let page = page_size();
     let (name, command) = proc_file::names(pid)?;
     let threads = proc_file::thread_ids(pid)?.len() as u32;
     // What does not change is read before the process is stopped.

@@ -3,6 +3,7 @@
 //! cachestat(2) (Linux 6.5) counts without touching a page and knows the dirty ones; before it, mincore(2) over a mapping
 //! of the file. Both show strangers less than owners: a file that is neither ours nor writable for us counts as unknown.
 
+use crate::page_size::page_size;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -217,11 +218,6 @@ fn mincore(file: &File, size: u64) -> Result<u64> {
         Some(error) => Err(error.into()),
         None => Ok(resident.iter().filter(|byte| **byte & 1 == 1).count() as u64 * page),
     }
-}
-
-fn page_size() -> u64 {
-    // SAFETY: asks for a constant of the system.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 #[cfg(test)]

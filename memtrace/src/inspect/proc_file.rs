@@ -86,8 +86,3 @@ pub fn malloc_environment(pid: u32) -> Vec<(String, String)> {
         })
         .collect()
 }
-
-pub fn page_size() -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}

@@ -83,6 +83,17 @@ impl Expect {
             Self::Shown => None,
         }
     }
+
+    /// Whether a value that may be wrong by so much, either way, could satisfy it.
+    pub fn within_reach(self, value: f64, by: f64) -> bool {
+        match self {
+            Self::Exactly(wanted) => (value - wanted).abs() <= by,
+            Self::AtLeast(least) => value + by >= least,
+            Self::AtMost(most) => value - by <= most,
+            Self::Between(least, most) => value + by >= least && value - by <= most,
+            Self::Shown => true,
+        }
+    }
 }
 
 /// Resources, bytes.

@@ -82,6 +82,8 @@ pub struct Measured {
     pub missing: Vec<Missing>,
     /// Why a figure is not as claimed, found by looking, not by guessing.
     pub reasons: Vec<Reason>,
+    /// How far others moved a figure that is not the experiment's own.
+    pub disturbances: Vec<Disturbance>,
     /// What else there is to know, a sentence each.
     pub notes: Vec<String>,
     pub pictures: Vec<Picture>,
@@ -97,6 +99,13 @@ pub struct Missing {
 pub struct Reason {
     pub key: &'static str,
     pub text: String,
+}
+
+/// A figure of the whole machine moves without the experiment too: by so much, in the figure's unit, while it idled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Disturbance {
+    pub key: &'static str,
+    pub by: f64,
 }
 
 impl Measured {
@@ -118,6 +127,16 @@ impl Measured {
 
     pub fn because(&mut self, key: &'static str, text: impl Into<String>) {
         self.reasons.push(Reason { key, text: text.into() });
+    }
+
+    pub fn disturbed(&mut self, key: &'static str, by: f64) {
+        self.disturbances.push(Disturbance { key, by });
+    }
+
+    /// By how much others may have moved a figure, in its unit.
+    pub fn disturbance(&self, key: &str) -> f64 {
+        let found = self.disturbances.iter().filter(|disturbance| disturbance.key == key);
+        found.map(|disturbance| disturbance.by).fold(0.0, f64::max)
     }
 
     pub fn note(&mut self, text: impl Into<String>) {

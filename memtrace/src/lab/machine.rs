@@ -1,5 +1,6 @@
 //! The machine a run was made on: a figure without it says little.
 
+use crate::page_size::page_size;
 use std::fs;
 use std::path::Path;
 
@@ -78,11 +79,6 @@ impl Machine {
     pub fn is_busy(&self) -> bool {
         self.load > self.processors as f64 * 0.5
     }
-}
-
-pub fn page_size() -> u64 {
-    // SAFETY: asks for a constant of the system.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 fn meminfo_total() -> u64 {

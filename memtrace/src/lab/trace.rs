@@ -3,13 +3,13 @@
 //! The programs wait at their first phase, before they do what they are about: that is where the trace begins. It ends
 //! at their last line, while they still wait, so that nothing is missed and nothing has to be guessed.
 
+use crate::page_size::page_size;
 use anyhow::{Context, Result};
 use memtrace_analysis::Analyzer;
 use memtrace_analysis::event::{EndReason, Event, EventKind, Start, Thresholds};
 use memtrace_analysis::report::Report;
 
 use super::interrupt::{self, Interrupted};
-use super::machine::page_size;
 use super::run::{self, Command, Run, Stop};
 use crate::probe::ProbePlan;
 use crate::session::{self, Begin, Session};

@@ -78,6 +78,13 @@ pub fn judge(checks: &[Check], measured: &Measured) -> Verdict {
     for check in checks {
         let figure = measured.figure(check.figure);
         match (outcome(check, figure), figure) {
+            (Outcome::NotMet, Some(figure)) if others_may_have_done_it(check, figure, measured) => open.push(format!(
+                "{}, expected {}; but other processes moved the same figure by up to {} while the experiment idled; \
+                 run it again on a quiet machine",
+                introduced(figure),
+                wanted(check.expect, figure.unit),
+                figure.unit.show(measured.disturbance(check.figure))
+            )),
             (Outcome::NotMet, Some(figure)) => differs.push(difference(check, figure, measured)),
             (Outcome::Noisy, Some(figure)) => open.push(format!(
                 "{}: the rounds lie on both sides of the bound, {}; the machine is noisy, run it again",
@@ -97,6 +104,16 @@ pub fn judge(checks: &[Check], measured: &Measured) -> Verdict {
     }
 }
 
+/// Whether the figure could be as claimed, had others not moved it.
+fn others_may_have_done_it(check: &Check, figure: &Figure, measured: &Measured) -> bool {
+    let by = measured.disturbance(check.figure);
+    by > 0.0 && check.expect.within_reach(figure.value, by)
+}
+
+fn introduced(figure: &Figure) -> String {
+    format!("{}: {}", figure.label, figure.show())
+}
+
 fn difference(check: &Check, figure: &Figure, measured: &Measured) -> String {
     let reasons: Vec<_> = measured
         .reasons
@@ -104,12 +121,7 @@ fn difference(check: &Check, figure: &Figure, measured: &Measured) -> String {
         .filter(|reason| reason.key == check.figure)
         .map(|reason| reason.text.as_str())
         .collect();
-    let seen = format!(
-        "{}: {}, expected {}",
-        figure.label,
-        figure.show(),
-        wanted(check.expect, figure.unit)
-    );
+    let seen = format!("{}, expected {}", introduced(figure), wanted(check.expect, figure.unit));
     if reasons.is_empty() {
         format!("{seen}; the figures do not show why")
     } else {
@@ -199,6 +211,25 @@ mod tests {
             judge(&[CHECK], &measured(vec![figure])),
             Verdict::CannotTell { .. }
         ));
+    }
+
+    #[test]
+    fn what_others_may_have_done_decides_nothing() {
+        let mut seen = measured(vec![Figure::counted("steps", "steps", 13.0, Unit::Count)]);
+        seen.disturbed("steps", 2.0);
+        seen.disturbed("other", 9.0);
+        assert!(matches!(judge(&[CHECK], &seen), Verdict::DoesNotHold { .. }));
+        seen.disturbed("steps", 3.0);
+        let Verdict::CannotTell { because } = judge(&[CHECK], &seen) else {
+            panic!("13 may be 10 that others moved by 3");
+        };
+        let [because] = because.as_slice() else {
+            panic!("{because:?}")
+        };
+        assert!(
+            because.starts_with("steps: 13, expected at most 10; but other processes"),
+            "{because}"
+        );
     }
 
     #[test]

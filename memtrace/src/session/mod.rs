@@ -21,6 +21,7 @@ mod tables;
 mod tracefs;
 mod unwind;
 
+use crate::page_size::page_size;
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow};
@@ -317,10 +318,4 @@ fn drain(ring: &mut RingBuf<MapData>, decoder: &mut Decoder) -> Vec<Event> {
 fn take_map(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
     ebpf.take_map(name)
         .ok_or_else(|| anyhow!("the kernel side has no map {name}"))
-}
-
-fn page_size() -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size).unwrap_or(4096)
 }

@@ -1,5 +1,6 @@
 //! What a process has loaded: its ELF files in the order in which the loader searches them.
 
+use crate::page_size::page_size;
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io::Read as _;
@@ -412,10 +413,4 @@ fn auxiliary(auxv: &[u8], key: u64) -> Option<u64> {
     auxv.chunks_exact(16)
         .find(|pair| word(&pair[..8]) == Some(key))
         .and_then(|pair| word(&pair[8..]))
-}
-
-fn page_size() -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size).unwrap_or(4096)
 }

@@ -1,5 +1,6 @@
 //! From process ids to traced processes, and to the first events of each.
 
+use crate::page_size::page_size;
 use std::collections::BTreeSet;
 
 use anyhow::Context;
@@ -154,7 +155,7 @@ pub fn first_events(known: &Known) -> Vec<Event> {
         from_birth: *from_birth,
         allocator: target.allocator.clone(),
         break_end: sample.and_then(|sample| sample.break_end),
-        page_size: look::page_size(),
+        page_size: page_size(),
         resident_bytes: sample.map(|sample| sample.resident_bytes),
         thresholds: *thresholds,
         capabilities: capabilities.clone(),

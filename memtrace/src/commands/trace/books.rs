@@ -1,9 +1,9 @@
 //! The thresholds that a running process has come to, read from glibc's books when its trace begins.
 
+use crate::page_size::page_size;
 use memtrace_analysis::event::Thresholds;
 use memtrace_analysis::glibc::{Anatomy, Residency, Settings};
 
-use super::look;
 use crate::inspect::process_memory::ProcessMemory;
 use crate::target::Target;
 
@@ -11,7 +11,7 @@ use crate::target::Target;
 pub fn thresholds(target: &Target) -> Option<Thresholds> {
     let library = target.libc.as_ref()?;
     let anatomy = Anatomy::of_library(&library.read().ok()?).ok()?;
-    let residency = Residency::new(look::page_size());
+    let residency = Residency::new(page_size());
     let memory = ProcessMemory::new(target.pid, &residency);
     let Settings {
         trim_threshold,

@@ -1,5 +1,6 @@
 //! A look at a process from outside, through /proc: what becomes [`Sample`] events.
 
+use crate::page_size::page_size;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 
@@ -33,13 +34,6 @@ pub fn books(pid: u32) -> Box<LookSummary> {
         Ok(look) => LookSummary::from(&look),
         Err(error) => LookSummary::failed(format!("{error:#}")),
     })
-}
-
-/// Bytes of a page on this machine.
-pub fn page_size() -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size).unwrap_or(4096)
 }
 
 /// CLOCK_MONOTONIC, the clock of the kernel side's events.

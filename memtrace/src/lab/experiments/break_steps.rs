@@ -1,5 +1,6 @@
 //! The break grows in batches: experiments 1 and 2.
 
+use crate::page_size::page_size;
 use anyhow::{Context, Result};
 use memtrace_analysis::report::Report;
 
@@ -7,7 +8,6 @@ use super::KIB;
 use crate::lab::bench::Bench;
 use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::{Measured, median};
-use crate::lab::machine::page_size;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{Books, Run};
 use crate::lab::trace::Traced;

@@ -1,5 +1,6 @@
 //! Which files of a process are cached, and how much of each: experiment 18.
 
+use crate::page_size::page_size;
 use anyhow::{Context, Result};
 use memtrace_analysis::files::{HeldFile, Residency};
 
@@ -7,7 +8,6 @@ use crate::inspect::page_cache::of_process;
 use crate::lab::bench::Bench;
 use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
-use crate::lab::machine::page_size;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run;
 use crate::lab::unit::Unit;
@@ -94,7 +94,9 @@ fn measure(bench: &Bench) -> Result<Measured> {
         mapped.cached as f64 / looked_at,
         Unit::Times,
     );
-    measured.because("mapped", "the file system read neighbours along");
+    if mapped.cached as f64 > looked_at {
+        measured.because("mapped", "the kernel read the neighbours of what was looked at along");
+    }
     match (dirty.waiting(), synced.waiting()) {
         (Some(before), Some(after)) => {
             measured.count(

@@ -1,12 +1,12 @@
 //! Large blocks alive at once pay the full price each: experiment 11.
 
+use crate::page_size::page_size;
 use anyhow::Result;
 
 use super::pairs::ratios;
 use crate::lab::bench::Bench;
 use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::{Measured, median};
-use crate::lab::machine::page_size;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Run};
 use crate::lab::trace::Traced;

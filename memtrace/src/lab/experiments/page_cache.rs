@@ -164,15 +164,22 @@ fn measure_cache(bench: &Bench) -> Result<Measured> {
         line.number("bytes")? + line.number("neighbour")?
     };
     let (mut growth, mut available, mut free) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut cache_drift, mut available_drift) = (0.0_f64, 0.0_f64);
     let phase = |name| seen.run.stops(name);
     for ((dropped, idle), read) in phase("dropped").zip(phase("idle")).zip(phase("read")) {
         // What the rest of the machine did in a time of the same kind is taken off.
         let drift = (idle.look.at - dropped.look.at).max(1e-3);
         let scale = (read.look.at - idle.look.at) / drift;
+        let moved = |value: fn(&MachineMemory) -> f64| {
+            let at = |stop: &Stop| value(&stop.look.machine);
+            (at(idle) - at(dropped)) * scale * 100.0 / total
+        };
         let share = |value: fn(&MachineMemory) -> f64| {
             let at = |stop: &Stop| value(&stop.look.machine);
-            ((at(read) - at(idle)) - (at(idle) - at(dropped)) * scale) * 100.0 / total
+            (at(read) - at(idle)) * 100.0 / total - moved(value)
         };
+        cache_drift = cache_drift.max(moved(MachineMemory::buff_cache).abs());
+        available_drift = available_drift.max(moved(|memory| memory.available).abs());
         growth.push(share(MachineMemory::buff_cache));
         available.push(share(|memory| memory.available));
         free.push(share(|memory| memory.free));
@@ -201,9 +208,8 @@ fn measure_cache(bench: &Bench) -> Result<Measured> {
         seen.at("read")?.0.share() * 100.0,
         Unit::Percent,
     );
-    for key in ["cache_growth", "available_change"] {
-        measured.because(key, "other processes of this machine moved the same figures meanwhile");
-    }
+    measured.disturbed("cache_growth", cache_drift);
+    measured.disturbed("available_change", available_drift);
     let values: [fn(&MachineMemory) -> f64; 3] = [
         MachineMemory::buff_cache,
         |memory| memory.free,
@@ -266,18 +272,29 @@ fn measure_fadvise(bench: &Bench) -> Result<Measured> {
         percent(seen.at("pieces")?.0),
         Unit::Percent,
     );
-    measured.because(
-        "after_willneed",
-        format!(
-            "one call starts to read no more than the device takes at once, here {}, and the rest of the advice is \
-             forgotten; asked for in pieces of 1 MiB all of it comes",
-            Unit::Bytes.show(again.0.cached as f64)
-        ),
-    );
-    measured.because(
-        "neighbour",
-        "memory was short, and the kernel took the neighbour's pages",
-    );
+    let pieces = seen.at("pieces")?.0;
+    if pieces.cached > again.0.cached {
+        measured.because(
+            "after_willneed",
+            format!(
+                "one call brought {} and the rest of the advice was forgotten: it starts to read no more than the device \
+                 takes at once; asked for in pieces of 1 MiB {} came",
+                Unit::Bytes.show(again.0.cached as f64),
+                Unit::Bytes.show(pieces.cached as f64)
+            ),
+        );
+    }
+    let taken_back =
+        seen.run.stop("willneed")?.look.machine.taken_back - seen.run.stop("read")?.look.machine.taken_back;
+    if taken_back > 0.0 {
+        measured.because(
+            "neighbour",
+            format!(
+                "memory was short: the kernel took {} of this machine's page cache back meanwhile",
+                Unit::Bytes.show(taken_back)
+            ),
+        );
+    }
     match &seen.dropped {
         Some(dropped) => measured.note(format!(
             "drop_caches took the neighbour down to {} as well, and buff/cache of the whole machine from {} to {}",

@@ -2,12 +2,12 @@
 //!
 //! Reading one's own children needs no root.
 
+use crate::page_size::page_size;
 use anyhow::{Context, Result, bail};
 use memtrace_analysis::glibc::{ReadMemory, Residency, Settings, Version};
 
 use crate::inspect::process_memory::ProcessMemory;
 use crate::inspect::{library, mappings};
-use crate::lab::machine::page_size;
 
 /// What mp_ and the ring of arenas say. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

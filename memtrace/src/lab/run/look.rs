@@ -1,5 +1,6 @@
 //! A look at a process from outside, at one moment: what the kernel says of its memory, and glibc's settings.
 
+use crate::page_size::page_size;
 use std::fs;
 use std::time::Instant;
 
@@ -39,6 +40,8 @@ pub struct MachineMemory {
     pub cached: f64,
     pub dirty: f64,
     pub writeback: f64,
+    /// Page cache that the kernel took back since boot because memory was short (pgsteal_* of /proc/vmstat), bytes.
+    pub taken_back: f64,
 }
 
 impl Look {
@@ -115,6 +118,7 @@ impl MachineMemory {
             cached: value("Cached")?,
             dirty: value("Dirty")?,
             writeback: value("Writeback")?,
+            taken_back: taken_back(&read("/proc/vmstat")?),
         })
     }
 
@@ -122,6 +126,16 @@ impl MachineMemory {
     pub fn buff_cache(&self) -> f64 {
         self.buffers + self.cached
     }
+}
+
+/// Pages that kswapd or a process in need stole from the page cache, in bytes.
+fn taken_back(vmstat: &str) -> f64 {
+    let pages: f64 = ["pgsteal_kswapd ", "pgsteal_direct "]
+        .iter()
+        .filter_map(|name| vmstat.lines().find_map(|line| line.strip_prefix(name)))
+        .filter_map(|value| value.trim().parse::<f64>().ok())
+        .sum();
+    pages * page_size() as f64
 }
 
 /// A line of /proc/PID/maps, as far as it is needed.
