@@ -8,6 +8,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::scale::Scale;
 use super::{Picture, Shape};
 
+/// Share of a place that its bars take; the rest keeps it from its neighbour.
+const GROUP: f64 = 0.92;
 const WIDTH: u32 = 920;
 const HEIGHT: u32 = 540;
 /// Height of title and legend.
@@ -92,7 +94,7 @@ fn draw(picture: &Picture, out: &mut String) -> Result<(), Box<dyn std::error::E
     }
     mesh.draw()?;
 
-    let slot = 0.8 / picture.bars().max(1) as f64;
+    let slot = GROUP / picture.bars().max(1) as f64;
     for (index, series) in picture.series.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         let placed = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
@@ -115,7 +117,7 @@ fn draw(picture: &Picture, out: &mut String) -> Result<(), Box<dyn std::error::E
                 let gap = (y.high - y.low) * 0.012;
                 for &(place, value) in &series.points {
                     let Some(end) = y.place(value) else { continue };
-                    let left = place - 0.4 + slot * index as f64;
+                    let left = place - GROUP / 2.0 + slot * index as f64;
                     let corners = [(left, ground), (left + slot * 0.94, end)];
                     chart.draw_series([Rectangle::new(corners, colour.filled())])?;
                     let below = end < ground;
