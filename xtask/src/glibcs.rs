@@ -14,9 +14,9 @@ use crate::workspace;
 /// Debian's suites with the glibc each had in 2026: 2.31, 2.36, 2.41, 2.43, 2.44.
 const SUITES: [&str; 5] = ["bullseye", "bookworm", "trixie", "sid", "experimental"];
 /// The suite whose headers and start files the tests' programs are built with, so that they run under all others.
-const OLDEST: &str = SUITES[0];
+pub const OLDEST: &str = SUITES[0];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Written last: a directory without it is the remains of an interrupted run.
+/// Written last, with the names of what was unpacked: a directory without it is the remains of an interrupted run.
 const COMPLETE: &str = ".complete";
 
 /// What came of one suite.
@@ -29,14 +29,14 @@ pub struct Outcome {
 /// Unpacks what is missing. An error means that nothing can be had at all.
 pub fn fetch() -> Result<Vec<Outcome>> {
     let base = workspace::target().join("glibc");
-    if SUITES.iter().any(|suite| !base.join(suite).join(COMPLETE).is_file()) {
+    if SUITES.iter().any(|suite| !is_complete(suite, &base.join(suite))) {
         say("unpacking the glibc of other Debian releases into target/glibc (about 60 MB to download)");
     }
     let mut mirror = None;
     let mut outcomes = Vec::new();
     for suite in SUITES {
         let directory = base.join(suite);
-        let result = if directory.join(COMPLETE).is_file() {
+        let result = if is_complete(suite, &directory) {
             Ok(directory)
         } else {
             let mirror = match &mirror {
@@ -61,6 +61,20 @@ pub fn fetch_and_list() -> Result<()> {
     Ok(())
 }
 
+/// The oldest release brings what programs are built with; its libgcc_s too, since the machine's own may want a newer
+/// glibc.
+fn packages(suite: &str) -> &'static [&'static str] {
+    if suite == OLDEST {
+        &["libc6", "libgcc-s1", "libc6-dev", "linux-libc-dev"]
+    } else {
+        &["libc6"]
+    }
+}
+
+fn is_complete(suite: &str, directory: &Path) -> bool {
+    fs::read_to_string(directory.join(COMPLETE)).is_ok_and(|unpacked| unpacked == packages(suite).join(" "))
+}
+
 fn fetch_suite(suite: &str, mirror: &str, directory: &Path) -> Result<()> {
     if directory.exists() {
         fs::remove_dir_all(directory).with_context(|| format!("removing the unfinished {}", directory.display()))?;
@@ -74,11 +88,7 @@ fn fetch_suite(suite: &str, mirror: &str, directory: &Path) -> Result<()> {
         .with_context(|| format!("writing {}", sources.display()))?;
 
     apt(&private, &["update"], &format!("reading the package list of {suite}"))?;
-    let packages: &[&str] = if suite == OLDEST {
-        &["libc6", "libc6-dev", "linux-libc-dev"]
-    } else {
-        &["libc6"]
-    };
+    let packages = packages(suite);
     let words = [&["download"], packages].concat();
     apt(
         &private,
@@ -93,7 +103,8 @@ fn fetch_suite(suite: &str, mirror: &str, directory: &Path) -> Result<()> {
         }
     }
     fs::remove_dir_all(&private).with_context(|| format!("removing {}", private.display()))?;
-    fs::write(directory.join(COMPLETE), "").with_context(|| format!("finishing {}", directory.display()))
+    fs::write(directory.join(COMPLETE), packages.join(" "))
+        .with_context(|| format!("finishing {}", directory.display()))
 }
 
 /// apt-get in `private`, with nothing of the system's configuration that it could change.

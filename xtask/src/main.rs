@@ -24,6 +24,7 @@ mod ebpf;
 mod glibcs;
 mod kernels;
 mod linker;
+mod old_lab;
 mod packages;
 mod process;
 mod test;

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::process::{self, Root, say};
-use crate::{ebpf, glibcs, packages, workspace};
+use crate::{ebpf, glibcs, old_lab, packages, workspace};
 
 const NEEDS_ROOT: [&str; 4] = ["kernel", "oracle", "spawn", "target"];
 /// Names the file to which tests that cannot run add a line.
@@ -91,10 +91,16 @@ fn prepare_glibcs(summary: &mut Summary) {
     match glibcs::fetch() {
         Ok(outcomes) => {
             for glibcs::Outcome { suite, result } in outcomes {
-                if let Err(error) = result {
-                    summary
+                match result {
+                    Ok(directory) if suite == glibcs::OLDEST => {
+                        if let Err(error) = old_lab::build(&directory) {
+                            summary.failures.push(format!("{error:#}"));
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(error) => summary
                         .skipped
-                        .push(format!("tests under the glibc of Debian's {suite}: {error:#}"));
+                        .push(format!("tests under the glibc of Debian's {suite}: {error:#}")),
                 }
             }
         }

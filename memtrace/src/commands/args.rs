@@ -130,7 +130,7 @@ pub struct TraceArgs {
 
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// Form of the report
+    /// Form of the report (docs/report.schema.json describes the document)
     #[arg(long, value_name = "FORM", value_enum, default_value_t = Form::Text, help_heading = "Output")]
     pub output: Form,
     /// Write the report to this file instead of standard output
@@ -146,7 +146,7 @@ pub struct OutputArgs {
 pub enum Form {
     /// For people
     Text,
-    /// One document for programs, versioned; docs/report.schema.json describes it
+    /// One document for programs, versioned; a schema in docs describes it
     Json,
 }
 

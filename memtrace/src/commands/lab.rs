@@ -23,7 +23,7 @@ pub struct LabArgs {
     /// Experiments to make, by name or number (all without any); `list` shows what there is
     #[arg(value_name = "EXPERIMENT")]
     pub experiments: Vec<String>,
-    /// Form of what is printed
+    /// Form of what is printed (docs/lab.schema.json describes the document)
     #[arg(long, value_name = "FORM", value_enum, default_value_t = Form::Text, help_heading = "Output")]
     pub output: Form,
     /// Write each picture as an SVG file into this directory

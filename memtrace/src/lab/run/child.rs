@@ -142,7 +142,9 @@ impl Child {
             .with_context(|| format!("waiting for the end of {}", self.shown))?;
         interrupt::check()?;
         if !status.success() {
-            bail!("{} failed ({status}): {}", self.shown, said.trim());
+            // The first line says it; a loader goes on with each symbol that is missing.
+            let said = said.trim().lines().next().unwrap_or_default();
+            bail!("{} failed ({status}): {said}", self.shown);
         }
         Ok(())
     }

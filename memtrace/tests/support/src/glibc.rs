@@ -87,6 +87,12 @@ pub fn oldest(releases: &[Release]) -> Option<&Release> {
     releases.first().filter(|release| release.development.is_some())
 }
 
+/// The lab's programs built with the oldest release, which run under all; None where xtask has not built them.
+pub fn lab(releases: &[Release]) -> Option<PathBuf> {
+    let program = releases.first()?.directory.join("memtrace-lab");
+    program.is_file().then_some(program)
+}
+
 fn read(directory: &Path) -> Release {
     let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
     // Newer releases have merged /lib into /usr/lib.
