@@ -46,32 +46,50 @@ fn figure(totals: Option<&Totals>, of: fn(&Totals) -> u64) -> u64 {
 /// What is not known, a sentence each.
 fn not_seen(story: &Story) -> Vec<String> {
     let mut sentences = Vec::new();
-    let mut say = |count: u64, text: &str| {
-        if count > 0 {
-            sentences.push(format!("{} {text}", grouped(count)));
-        }
+    let mut say = |count: u64, one: &str, several: &str| match count {
+        0 => {}
+        1 => sentences.push(format!("1 {one}")),
+        _ => sentences.push(format!("{} {several}", grouped(count))),
     };
     let totals = story.ledger.totals();
     say(
         figure(totals, |totals| totals.lost_records),
+        "record was lost since the ring buffer was full: counts are exact, a growth or a return may be missing",
         "records were lost since the ring buffer was full: counts are exact, growths and returns may be missing",
     );
     say(
         figure(totals, |totals| totals.lost_threads),
+        "call came from a thread without a slot: counted, but its system calls could not be attributed",
         "calls came from threads without a slot: counted, but their system calls could not be attributed",
     );
     say(
         figure(totals, |totals| totals.free_unreadable),
+        "freed block whose size could not be read",
         "freed blocks whose size could not be read",
     );
-    say(story.regions.forgotten(), "mappings were more than are remembered");
+    say(
+        story.regions.forgotten(),
+        "mapping was more than are remembered",
+        "mappings were more than are remembered",
+    );
     say(
         story.threads.not_followed(),
+        "system call of a thread beyond those followed",
         "system calls of threads beyond those followed",
     );
-    say(story.growth.omitted(), "growths are counted but not listed");
+    say(
+        untraced_children(story),
+        "child process was not traced, although others were: there was no room for it",
+        "child processes were not traced, although others were: there was no room for them",
+    );
+    say(
+        story.growth.omitted(),
+        "growth is counted but not listed",
+        "growths are counted but not listed",
+    );
     say(
         story.ledger.blocks_from_before(),
+        "block or more was freed that had been allocated before the trace began",
         "blocks or more were freed that had been allocated before the trace began",
     );
     let Some(start) = &story.start else {
@@ -80,6 +98,14 @@ fn not_seen(story: &Story) -> Vec<String> {
     };
     sentences.extend(missing(&start.capabilities));
     sentences
+}
+
+/// Where children are followed, all of them are, as long as there is room.
+fn untraced_children(story: &Story) -> u64 {
+    match story.life.forks_followed {
+        0 => 0,
+        followed => story.life.forks.saturating_sub(followed),
+    }
 }
 
 /// What the trace's means cannot show.

@@ -288,14 +288,28 @@ pub struct Frame {
     pub return_address: u64,
 }
 
+/// No process gets more in one piece: the kernel hands out addresses of 48 bits, unless higher ones are asked for.
+const MOST_BYTES: u64 = 1 << 48;
+
 impl Frame {
-    /// The totals count a new block for this call. realloc of a block is not one: its block lives on.
+    /// The totals count a new block for this call. realloc of a block is not one: its block lives on. Nor is what is
+    /// certain to fail.
     pub const fn makes_block(&self) -> bool {
-        match self.entry {
+        let new = match self.entry {
             Entry::Free | Entry::MallocTrim => false,
             Entry::Realloc => self.argument == 0,
             _ => true,
-        }
+        };
+        new && !self.asks_too_much()
+    }
+
+    /// More than any process gets: the totals count the call as failed by its arguments.
+    pub const fn asks_too_much(&self) -> bool {
+        let alignment = match self.entry {
+            Entry::Memalign | Entry::AlignedAlloc | Entry::PosixMemalign => self.argument,
+            _ => 0,
+        };
+        self.request > MOST_BYTES || alignment > MOST_BYTES
     }
 }
 

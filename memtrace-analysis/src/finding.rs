@@ -7,7 +7,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::report::{Confidence, Coverage, Finding, Report, StepKind};
+use crate::report::{Confidence, Finding, Report, StepKind};
 use crate::rule::DEFAULT_THRESHOLD;
 use crate::threshold::grouped;
 
@@ -45,7 +45,7 @@ pub fn findings(report: &Report) -> Vec<Finding> {
 }
 
 fn finding(report: &Report, kind: &str, rests: Rests, text: String) -> Finding {
-    let because = doubt(&report.coverage, rests);
+    let because = doubt(report, rests);
     let confidence = if because.is_some() {
         Confidence::Likely
     } else {
@@ -60,7 +60,8 @@ fn finding(report: &Report, kind: &str, rests: Rests, text: String) -> Finding {
 }
 
 /// What makes a conclusion uncertain.
-fn doubt(coverage: &Coverage, rests: Rests) -> Option<String> {
+fn doubt(report: &Report, rests: Rests) -> Option<String> {
+    let Report { coverage, syscalls, .. } = report;
     if rests == Rests::OnCounts {
         return None;
     }
@@ -70,8 +71,17 @@ fn doubt(coverage: &Coverage, rests: Rests) -> Option<String> {
     if coverage.lost_threads > 0 {
         return Some("some threads had no slot, so their system calls could not be attributed".to_string());
     }
-    let unproven = !coverage.capabilities.frame_check && !coverage.capabilities.probed.is_empty();
-    unproven.then(|| "this kernel does not show whether an allocator call is still on the stack".to_string())
+    if coverage.capabilities.probed.is_empty() {
+        return None;
+    }
+    let unknown = syscalls
+        .values()
+        .fold(0, |sum: u64, calls| sum.saturating_add(calls.unknown));
+    if unknown > 0 {
+        return Some(format!("who made {} could not be told", count(unknown, "system call")));
+    }
+    (!coverage.capabilities.frame_check)
+        .then(|| "this kernel does not show whether an allocator call is still on the stack".to_string())
 }
 
 /// "1 record", "2 records".

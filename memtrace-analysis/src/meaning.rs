@@ -268,9 +268,7 @@ fn read_munmap(syscall: &Syscall, frame: &Frame, around: &Surroundings, refused:
         _ if around.call.reserved.is_some() => Meaning::ReservationTrimmed,
         _ if frees_mapped_chunk(frame) => gone(ReturnWay::Munmap, bytes),
         // A segment that was there before the trace began; how much of it was usable is not known.
-        _ if frame.entry == Entry::Free && bytes >= HEAP_MAX && start.checked_rem(HEAP_MAX) == Some(0) => {
-            gone(ReturnWay::SegmentUnmapped, 0)
-        }
+        _ if frees_arena_chunk(frame) => gone(ReturnWay::SegmentUnmapped, 0),
         _ => gone(ReturnWay::Munmap, bytes),
     }
 }
@@ -278,6 +276,12 @@ fn read_munmap(syscall: &Syscall, frame: &Frame, around: &Surroundings, refused:
 /// The call lets go of a block that has a mapping of its own.
 pub fn frees_mapped_chunk(frame: &Frame) -> bool {
     matches!(frame.entry, Entry::Free | Entry::Realloc) && frame.chunk.is_some_and(|chunk| SizeField(chunk).mapped())
+}
+
+/// The call frees a block of a thread arena: what is unmapped then is a segment.
+fn frees_arena_chunk(frame: &Frame) -> bool {
+    let in_arena = |chunk| !SizeField(chunk).mapped() && SizeField(chunk).non_main();
+    matches!(frame.entry, Entry::Free | Entry::Realloc) && frame.chunk.is_some_and(in_arena)
 }
 
 fn read_mremap(syscall: &Syscall, refused: bool) -> Meaning {

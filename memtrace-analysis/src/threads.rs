@@ -19,6 +19,8 @@ pub struct Call {
     pub request: u64,
     /// The totals count a block for it.
     pub makes_block: bool,
+    /// The totals count it as failed already.
+    pub asks_too_much: bool,
     /// The break was asked for and refused.
     pub break_refused: bool,
     /// A mapping was asked for and refused.
@@ -44,6 +46,7 @@ impl Call {
             entry: Some(frame.entry),
             request: frame.request,
             makes_block: frame.makes_block(),
+            asks_too_much: frame.asks_too_much(),
             break_refused: false,
             map_refused: false,
             segment_refused: false,
@@ -68,7 +71,7 @@ pub struct Failures {
 
 impl Failures {
     fn add(&mut self, call: &Call) {
-        if !call.starved {
+        if !call.starved || call.asks_too_much {
             return;
         }
         if call.makes_block {

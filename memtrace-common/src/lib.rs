@@ -62,6 +62,10 @@ pub mod entry {
     pub const COUNT: usize = 16;
 }
 
+/// No process gets more in one piece: the kernel hands out addresses of 48 bits, unless higher ones are asked for. (glibc
+/// itself draws the line at PTRDIFF_MAX.)
+pub const MOST_BYTES: u64 = 1 << 48;
+
 /// Which frees are looked at for being thread exit's own: it costs reading the return address.
 pub mod exit_check {
     /// This libc makes none.
@@ -78,16 +82,12 @@ pub mod active {
     pub const NOW: u32 = 1;
 }
 
-/// Up to glibc 2.33 the first call of malloc, and that of realloc, goes through a hook that sets the allocator up and then
-/// starts again at the function's entry. What is left of that in a program seen from its exec on:
+/// Up to glibc 2.33 a call of malloc, or of realloc, that finds its hook as the library came goes through it: the hook sets
+/// the allocator up, takes itself away, and starts again at the function's entry. Hooks that may still be there:
 pub mod untouched {
-    /// malloc has not been called yet.
     pub const MALLOC: u32 = 1;
-    /// realloc has not been called yet.
     pub const REALLOC: u32 = 2;
-    /// The first call of malloc is about to pass its entry again.
-    pub const MALLOC_AGAIN: u32 = 4;
-    pub const REALLOC_AGAIN: u32 = 8;
+    pub const ALL: u32 = MALLOC | REALLOC;
 }
 
 /// Kinds of ring buffer records.
@@ -309,8 +309,8 @@ pub struct Counters {
     pub blocks: [u64; entry::COUNT],
     /// Bytes those blocks were asked for with; for free, chunk bytes.
     pub bytes: [u64; entry::COUNT],
-    /// Calls that are certain to fail by their arguments alone (a request above PTRDIFF_MAX, calloc overflow, an
-    /// alignment that posix_memalign refuses): not among `blocks`.
+    /// Calls that are certain to fail by their arguments alone (a request or an alignment above [`MOST_BYTES`], calloc
+    /// overflow, an alignment that posix_memalign or aligned_alloc refuses): not among `blocks`.
     pub failed: [u64; entry::COUNT],
     pub free_null: u64,
     /// Freed chunks with IS_MMAPPED.
@@ -370,7 +370,8 @@ impl LibcFacts {
         top_offset: 0,
         first_free_twice: 0,
         exit_check: exit_check::NEVER,
-        hooks: 0,
+        huge_page_offset: 0,
+        hooks: [Hook::NONE; 2],
         first_argument: [0; entry::COUNT],
         spurious_free_returns: [0; SPURIOUS_SITES],
     };
@@ -413,6 +414,23 @@ impl Counters {
 /// Return addresses of libc's own calls to free that no program made.
 pub const SPURIOUS_SITES: usize = 8;
 
+/// A variable of an old glibc that holds a function to be called instead.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hook {
+    /// Virtual address of the variable; 0 where there is none.
+    pub variable: u64,
+    /// Virtual address of the function that it holds at first.
+    pub function: u64,
+}
+
+impl Hook {
+    pub const NONE: Self = Self {
+        variable: 0,
+        function: 0,
+    };
+}
+
 /// What the user side tells the kernel side of a process's libc. Addresses are ELF virtual addresses of the library;
 /// the load address is learnt at the first hit (instruction pointer - `site`), so that an exec needs no help from outside.
 #[repr(C)]
@@ -435,8 +453,10 @@ pub struct LibcFacts {
     pub first_free_twice: u32,
     /// One of [`exit_check`].
     pub exit_check: u32,
-    /// 1 when the first call of malloc and of realloc passes the entry twice (up to 2.33, see [`untouched`]).
-    pub hooks: u32,
+    /// Offset of `hp_pagesize` in malloc_par; 0 where it has none (before 2.35).
+    pub huge_page_offset: u32,
+    /// Those of malloc and of realloc (up to 2.33, see [`untouched`]).
+    pub hooks: [Hook; 2],
     /// Which argument register holds the first argument at the site, by [`entry`]; other than 0 only where a function
     /// has one argument.
     pub first_argument: [u8; entry::COUNT],
@@ -477,6 +497,14 @@ pub struct ThreadState {
     pub allocated_blocks: u64,
     pub allocated_bytes: u64,
     pub calls: u64,
+    /// The entry point `again` is about to be passed once more by the call of this number; 0 by none.
+    pub again_call: u64,
+    /// Its slot then; 0: inside of that call.
+    pub again_slot: u64,
+    /// The stack pointer that the outermost signal handler has interrupted; 0 when not known.
+    pub handler_sp: u64,
+    /// Begin and end of the stack that this handler runs on; zeros when it is the interrupted one.
+    pub handler_stack: [u64; 2],
     /// Its process's place in the tables.
     pub place: u32,
     /// Signal handlers on the stack.
@@ -487,7 +515,9 @@ pub struct ThreadState {
     pub freed: u8,
     /// libc has begun to free what it keeps for this thread.
     pub exiting: u8,
-    pub _pad: [u8; 5],
+    /// One of [`entry`].
+    pub again: u8,
+    pub _pad: [u8; 4],
 }
 
 /// Where the kernel keeps what; found out by the user side, constant for the programs. Offsets are in bytes,
@@ -510,6 +540,9 @@ pub struct KernelFacts {
     pub task_signal: u32,
     pub task_thread_pid: u32,
     pub task_exit_code: u32,
+    /// task_struct.sas_ss_sp and sas_ss_size: the stack for signal handlers.
+    pub task_signal_stack: u32,
+    pub task_signal_stack_size: u32,
     /// signal_struct.live: threads of the process that have not yet begun to exit.
     pub signal_live: u32,
     /// struct pid: level, and numbers[] of struct upid.
@@ -553,6 +586,8 @@ impl KernelFacts {
         task_signal: UNKNOWN_OFFSET,
         task_thread_pid: UNKNOWN_OFFSET,
         task_exit_code: UNKNOWN_OFFSET,
+        task_signal_stack: UNKNOWN_OFFSET,
+        task_signal_stack_size: UNKNOWN_OFFSET,
         signal_live: UNKNOWN_OFFSET,
         pid_level: UNKNOWN_OFFSET,
         pid_numbers: UNKNOWN_OFFSET,
@@ -572,7 +607,7 @@ impl KernelFacts {
 const _: () = {
     // The offset basis and "a", as the algorithm's authors list them.
     assert!(fnv_1a(b"") == 0xcbf2_9ce4_8422_2325 && fnv_1a(b"a") == 0xaf63_dc4c_8601_ec8c);
-    assert!(size_of::<KernelFacts>() == 16 + 22 * 4);
+    assert!(size_of::<KernelFacts>() == 16 + 24 * 4);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Snapshot>() == 48);
     assert!(size_of::<Frame>() == 56);
@@ -584,7 +619,7 @@ const _: () = {
     );
     assert!(size_of::<TrimRecord>() == 24 + 32 + 48 + 48);
     assert!(size_of::<LifeRecord>() == 24 + 8 + 48);
-    assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 16 + 16 + 64);
-    assert!(size_of::<ThreadState>() == 56 + 56 + 48 + 8 + 16 + 24 + 16);
+    assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 16 + 32 + 16 + 64);
+    assert!(size_of::<ThreadState>() == 56 + 56 + 48 + 8 + 16 + 24 + 40 + 16);
     assert!(size_of::<ProcessState>() == size_of::<LibcFacts>() + 24);
 };

@@ -3,17 +3,17 @@
 
 use aya_ebpf::macros::uprobe;
 use aya_ebpf::programs::ProbeContext;
-use memtrace_common::entry;
+use memtrace_common::{MOST_BYTES, entry};
 
 use crate::count::bump;
 use crate::filter::{self, current_ids};
-use crate::hit::{FLAGS, Hit, PTRDIFF_MAX, argument, chunk_of, moved_argument};
+use crate::hit::{FLAGS, Hit, argument, chunk_of, moved_argument};
 
 /// malloc, calloc and the memalign family, once it is known that they are calls of their own.
 #[inline(always)]
 fn allocate(hit: &Hit, request: u64, alignment: u64, refused: bool) {
     hit.keep(request, alignment, 0);
-    if refused || request > PTRDIFF_MAX {
+    if refused || request > MOST_BYTES || alignment > MOST_BYTES {
         bump!(hit.process, failed[hit.entry as usize]);
     } else {
         hit.block(request);
@@ -26,8 +26,15 @@ pub fn on_malloc(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let request = moved_argument(&ctx, &hit);
-    if !hit.first_call_again(request, 0) && !hit.second_hit_of_malloc(request) {
+    if hit.entered_again(request, 0) {
+        return 0;
+    }
+    let starts_again = hit.starts_again();
+    if !hit.second_hit_of_malloc(request) {
         allocate(&hit, request, 0, false);
+    }
+    if starts_again {
+        hit.expect(entry::MALLOC, hit.slot);
     }
     0
 }
@@ -38,7 +45,12 @@ pub fn on_calloc(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let (request, overflow) = product(argument(&ctx, 0), argument(&ctx, 1));
+    let through_hook = !overflow && hit.starts_again();
     allocate(&hit, request, 0, overflow);
+    if through_hook {
+        // It calls malloc's hook, which goes on in malloc.
+        hit.expect(entry::MALLOC, 0);
+    }
     0
 }
 
@@ -72,12 +84,19 @@ pub fn on_memalign(ctx: ProbeContext) -> u32 {
     0
 }
 
+#[inline(always)]
+fn is_power_of_two(number: u64) -> bool {
+    number != 0 && number & (number - 1) == 0
+}
+
 #[uprobe]
 pub fn on_aligned_alloc(ctx: ProbeContext) -> u32 {
     let Some(hit) = Hit::new(&ctx, entry::ALIGNED_ALLOC) else {
         return 0;
     };
-    allocate(&hit, argument(&ctx, 1), argument(&ctx, 0), false);
+    let (alignment, request) = (argument(&ctx, 0), argument(&ctx, 1));
+    // It has an entry of its own from 2.38 on, and minds the alignment since.
+    allocate(&hit, request, alignment, !is_power_of_two(alignment));
     0
 }
 
@@ -86,10 +105,10 @@ pub fn on_posix_memalign(ctx: ProbeContext) -> u32 {
     let Some(hit) = Hit::new(&ctx, entry::POSIX_MEMALIGN) else {
         return 0;
     };
-    let alignment = argument(&ctx, 1);
+    let (alignment, request) = (argument(&ctx, 1), argument(&ctx, 2));
     // EINVAL unless it is a power of two times the size of a pointer.
-    let refused = alignment < 8 || alignment & alignment.wrapping_sub(1) != 0;
-    allocate(&hit, argument(&ctx, 2), alignment, refused);
+    let refused = alignment < 8 || !is_power_of_two(alignment);
+    allocate(&hit, request, alignment, refused);
     0
 }
 
@@ -117,21 +136,25 @@ pub fn on_realloc(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let (pointer, request) = (argument(&ctx, 0), argument(&ctx, 1));
-    if hit.first_call_again(request, pointer) {
+    if hit.entered_again(request, pointer) {
         return 0;
     }
+    let starts_again = hit.starts_again();
     let chunk = if pointer != 0 { chunk_of(pointer) } else { 0 };
     hit.keep(request, pointer, chunk);
     if pointer != 0 && request == 0 {
         bump!(hit.process, realloc_zero);
         bump!(hit.process, realloc_zero_bytes, chunk & !FLAGS);
         hit.freed(chunk);
-    } else if request > PTRDIFF_MAX {
+    } else if request > MOST_BYTES {
         bump!(hit.process, failed[entry::REALLOC as usize]);
     } else if pointer == 0 {
         hit.block(request);
     } else {
         bump!(hit.process, realloc_resized);
+    }
+    if starts_again {
+        hit.expect(entry::REALLOC, hit.slot);
     }
     0
 }

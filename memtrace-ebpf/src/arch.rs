@@ -46,6 +46,10 @@ mod imp {
     /// There is no link register.
     pub const LR_OFFSET: Option<usize> = None;
 
+    /// Where a signal frame keeps the stack pointer that it interrupted, as seen from the stack pointer at sigreturn: 40
+    /// bytes of ucontext, then the registers of sigcontext, the 16th of which it is.
+    pub const SIGRETURN_SP: u64 = 40 + 15 * 8;
+
     /// Where the address lies to which the called function returns. `moved`: bytes by which the stack pointer has moved
     /// down since its first instruction.
     #[inline(always)]
@@ -107,6 +111,10 @@ mod imp {
     pub const SP_OFFSET: usize = core::mem::offset_of!(pt_regs, sp);
     pub const FP_OFFSET: usize = core::mem::offset_of!(pt_regs, regs) + 29 * 8;
     pub const LR_OFFSET: Option<usize> = Some(core::mem::offset_of!(pt_regs, regs) + 30 * 8);
+
+    /// Where a signal frame keeps the stack pointer that it interrupted, as seen from the stack pointer at sigreturn: 128
+    /// bytes of siginfo, 176 of ucontext, then sigcontext with a fault address and 31 registers before it.
+    pub const SIGRETURN_SP: u64 = 128 + 176 + 8 + 31 * 8;
 
     #[inline(always)]
     pub fn slot(regs: &pt_regs, moved: u32) -> u64 {

@@ -5,8 +5,10 @@ use memtrace_common::{Frame, HeapState, entry, syscall};
 use crate::arch;
 use crate::filter::Process;
 
-/// A thread arena's segment starts at a multiple of this (HEAP_MAX_SIZE, without huge pages).
+/// A thread arena's segment starts at a multiple of this (HEAP_MAX_SIZE), or with glibc.malloc.hugetlb=2 of so many huge
+/// pages (from 2.35 to 2.41 at least, and in 2.43 no longer).
 const HEAP_MAX: u64 = 64 << 20;
+const HEAP_MAX_HUGE_PAGES: u64 = 4;
 
 /// Offsets in malloc_par, the same in every glibc from 2.26 on.
 const TRIM_THRESHOLD: u64 = 0;
@@ -19,38 +21,68 @@ fn word(address: u64) -> u64 {
 }
 
 /// The arena of the thread segment that `address` lies in; 0 when it lies in none.
-///
+#[inline(always)]
+pub fn thread_arena(process: Process, base: u64, address: u64) -> u64 {
+    let huge = huge_page(process, base);
+    if huge != 0 {
+        let arena = arena_of_segment(address, huge.wrapping_mul(HEAP_MAX_HUGE_PAGES));
+        if arena != 0 {
+            return arena;
+        }
+    }
+    arena_of_segment(address, HEAP_MAX)
+}
+
 /// A segment opens with a pointer to its arena, which lies just behind the heap_info (32 or 48 bytes) of the arena's
 /// first segment, and that segment points to the arena too. What passes both tests is an arena.
 #[inline(always)]
-pub fn thread_arena(address: u64) -> u64 {
-    let segment = address & !(HEAP_MAX - 1);
+fn arena_of_segment(address: u64, size: u64) -> u64 {
+    let within = size.wrapping_sub(1);
+    let segment = address & !within;
     let arena = word(segment);
-    let behind = arena & (HEAP_MAX - 1);
+    let behind = arena & within;
     if behind != 32 && behind != 48 {
         return 0;
     }
-    if word(arena & !(HEAP_MAX - 1)) != arena {
+    if word(arena & !within) != arena {
         return 0;
     }
     arena
+}
+
+/// mp_.hp_pagesize: 0 where no huge pages are configured.
+#[inline(always)]
+fn huge_page(process: Process, base: u64) -> u64 {
+    // SAFETY: a value of STATES.
+    let (mp, offset) = unsafe { ((*process.state).libc.mp, (*process.state).libc.huge_page_offset) };
+    if mp == 0 || offset == 0 {
+        return 0;
+    }
+    word(base.wrapping_add(mp).wrapping_add(u64::from(offset)))
 }
 
 /// The arena that a system call is about: its own segment's, else the main one.
 ///
 /// A new segment is not linked yet when it is mapped: for mmap the block that is freed or resized tells, if any.
 #[inline(always)]
-pub fn arena_of_call(call: u8, address: u64, pending_arena: u64, frame: *const Frame) -> u64 {
+pub fn arena_of_call(
+    process: Process,
+    base: u64,
+    call: u8,
+    address: u64,
+    pending_arena: u64,
+    frame: *const Frame,
+) -> u64 {
     if pending_arena != 0 {
         return pending_arena;
     }
     if call == syscall::MPROTECT || call == syscall::MADVISE || call == syscall::MUNMAP {
-        return thread_arena(address);
+        return thread_arena(process, base, address);
     }
     // SAFETY: a frame inside a value of THREADS.
     let (entry, argument) = unsafe { ((*frame).entry, (*frame).argument) };
     if call == syscall::MMAP && (entry == entry::FREE || entry == entry::REALLOC) && argument != 0 {
-        return thread_arena(argument);
+        return thread_arena(process, base, argument);
     }
     0
 }

@@ -5,12 +5,10 @@ use aya_ebpf::bindings::pt_regs;
 use aya_ebpf::programs::ProbeContext;
 use memtrace_common::{Frame, ThreadState, entry};
 
-use crate::arch;
 use crate::count::{bump, size_class};
 use crate::filter::{self, Ids, Process, current_ids};
+use crate::{arch, signals};
 
-/// glibc refuses larger requests.
-pub const PTRDIFF_MAX: u64 = i64::MAX as u64;
 /// Flag bits of a chunk's size field.
 pub const IS_MMAPPED: u64 = 2;
 const NON_MAIN_ARENA: u64 = 4;
@@ -41,6 +39,10 @@ impl Hit {
             let regs = &*ctx.regs;
             let site = (*process.state).libc.site[entry as usize];
             let base = arch::instruction_pointer(regs).wrapping_sub(site);
+            let sp = arch::stack_pointer(regs);
+            if let Some(thread) = thread {
+                signals::notice_left(thread, sp);
+            }
             if (*process.state).libc_base == 0 {
                 (*process.state).libc_base = base;
             }
@@ -50,7 +52,7 @@ impl Hit {
                 thread,
                 regs: ctx.regs,
                 base,
-                sp: arch::stack_pointer(regs),
+                sp,
                 slot: arch::slot(regs, (*process.state).libc.stack_moved[entry as usize]),
                 entry,
             })

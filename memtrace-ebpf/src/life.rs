@@ -129,7 +129,7 @@ pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
     // SAFETY: a value of STATES.
     unsafe {
         (*process.state).libc_base = 0;
-        (*process.state).untouched = untouched::MALLOC | untouched::REALLOC;
+        (*process.state).untouched = untouched::ALL;
     }
     debug!(&ctx, "process {} replaced its program", ids.pid);
     emit::life(record::EXEC, ids, process, None, 0, 0);

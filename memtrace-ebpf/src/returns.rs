@@ -2,12 +2,12 @@
 
 use aya_ebpf::macros::uretprobe;
 use aya_ebpf::programs::RetProbeContext;
-use memtrace_common::{Frame, ThreadState, entry};
+use memtrace_common::{Frame, MOST_BYTES, ThreadState, entry};
 
 use crate::arch;
 use crate::count::bump;
 use crate::filter::{Ids, Process, active_process, current_ids};
-use crate::hit::{FLAGS, IS_MMAPPED, PTRDIFF_MAX, chunk_of};
+use crate::hit::{FLAGS, IS_MMAPPED, chunk_of};
 use crate::maps::THREADS;
 
 /// A call that was kept at its entry has returned.
@@ -60,7 +60,9 @@ pub fn on_realloc_return(ctx: RetProbeContext) -> u32 {
     let process = returned.process;
     // SAFETY: values of STATES and THREADS.
     unsafe {
-        if (*process.state).libc.hooks != 0 {
+        // Where another thread had taken the hook away meanwhile.
+        (*returned.thread).again = entry::NONE;
+        if (*process.state).libc.hooks[1].variable != 0 {
             // A first call that passed its entry twice returns twice.
             (*returned.thread).frame.slot = 0;
             (*returned.thread).frame.entry = entry::NONE;
@@ -70,7 +72,7 @@ pub fn on_realloc_return(ctx: RetProbeContext) -> u32 {
     bump!(process, realloc_returns);
     if after == 0 {
         // A request too large for anyone was counted at the entry.
-        if request <= PTRDIFF_MAX {
+        if request <= MOST_BYTES {
             bump!(process, realloc_failed);
         }
         return 0;

@@ -3,12 +3,13 @@
 
 use memtrace_common::{Frame, SPURIOUS_SITES, attribution, entry, exit_check, untouched};
 
+use crate::arch;
 use crate::count::bump;
 use crate::frame;
 use crate::hit::Hit;
 
 /// The memalign family hands smaller alignments to malloc (MALLOC_ALIGNMENT).
-const MALLOC_ALIGNMENT: u64 = 16;
+pub const MALLOC_ALIGNMENT: u64 = 16;
 
 impl Hit {
     /// That return address lies in libc's own code.
@@ -78,51 +79,82 @@ impl Hit {
         true
     }
 
-    /// Up to 2.33: the first call of malloc or realloc starts again, once its hook has set the allocator up.
+    /// Up to 2.33, where the hook is still the library's own: it will start this call again.
+    ///
+    /// Each thread looks at the hook itself, since the first calls of several may find it before one of them has taken
+    /// it away.
     #[inline(always)]
-    pub fn first_call_again(&self, request: u64, argument: u64) -> bool {
-        // SAFETY: a value of STATES; nothing else writes the field during a program's first calls.
-        let (hooks, untouched) = unsafe {
+    pub fn starts_again(&self) -> bool {
+        let (place, bit) = if self.entry == entry::REALLOC {
+            (1, untouched::REALLOC)
+        } else {
+            (0, untouched::MALLOC)
+        };
+        // SAFETY: values of STATES.
+        let (hook, untouched) = unsafe {
             let state = self.process.state;
-            ((*state).libc.hooks, &raw mut (*state).untouched)
+            ((*state).libc.hooks[place], &raw mut (*state).untouched)
         };
         // SAFETY: as above.
         let left = unsafe { *untouched };
-        if hooks == 0 || left == 0 {
+        if hook.variable == 0 || left & bit == 0 {
             return false;
         }
-        let Some(thread) = self.thread else { return false };
-        // SAFETY: a frame inside a value of THREADS.
-        let before = unsafe { (*thread).frame };
-        let same = before.request == request && before.argument == argument;
-        // The hook of realloc takes that of malloc away with it.
-        let (first, gone, again) = if self.entry == entry::REALLOC {
-            (
-                untouched::REALLOC,
-                untouched::REALLOC | untouched::MALLOC,
-                untouched::REALLOC_AGAIN,
-            )
-        } else {
-            (untouched::MALLOC, untouched::MALLOC, untouched::MALLOC_AGAIN)
-        };
-        let (left, repeated) = if left & first != 0 {
-            // calloc calls the hook of malloc.
-            let inside =
-                self.entry == entry::MALLOC && before.entry == entry::CALLOC && before.slot > self.slot && same;
-            (left & !gone | if inside { 0 } else { again }, inside)
-        } else if left & again != 0 {
-            // Another thread's call may come between the two.
-            let repeated = before.entry == self.entry && before.slot == self.slot && same;
-            (if repeated { left & !again } else { left }, repeated)
-        } else {
-            return false;
-        };
+        let held = arch::word(self.base.wrapping_add(hook.variable));
+        if held == Some(self.base.wrapping_add(hook.function)) {
+            return true;
+        }
+        // It does not come back. Two threads that write at once leave one bit too many, which costs a look more.
         // SAFETY: as above.
-        unsafe { *untouched = left };
-        if repeated {
+        unsafe { *untouched = left & !bit };
+        false
+    }
+
+    /// `again` will be passed once more, by the call that has just been kept: at `slot`, or 0 for inside of it.
+    #[inline(always)]
+    pub fn expect(&self, again: u8, slot: u64) {
+        let Some(thread) = self.thread else { return };
+        // SAFETY: a value of THREADS, written to by its own thread alone.
+        unsafe {
+            (*thread).again = again;
+            (*thread).again_slot = slot;
+            (*thread).again_call = (*thread).calls;
+        }
+    }
+
+    /// This hit is the one that was expected.
+    #[inline(always)]
+    pub fn entered_again(&self, request: u64, argument: u64) -> bool {
+        let Some(thread) = self.thread else { return false };
+        // SAFETY: a value of THREADS, written to by its own thread alone.
+        let (again, slot, call, calls, kept) = unsafe {
+            (
+                (*thread).again,
+                (*thread).again_slot,
+                (*thread).again_call,
+                (*thread).calls,
+                (*thread).frame,
+            )
+        };
+        if again == entry::NONE {
+            return false;
+        }
+        // SAFETY: as above.
+        unsafe { (*thread).again = entry::NONE };
+        // malloc has one argument; what is kept there for an outer call is that one's.
+        let same = kept.request == request && (again == entry::MALLOC || kept.argument == argument);
+        if again != self.entry || call != calls || !same {
+            return false;
+        }
+        let here = if slot == 0 {
+            kept.slot > self.slot && self.in_libc(self.return_address())
+        } else {
+            slot == self.slot
+        };
+        if here {
             bump!(self.process, second_hits);
         }
-        repeated
+        here
     }
 
     /// realloc(p, 0) ends in free(p); where that is the thread's first free, it comes by once more.

@@ -14,7 +14,7 @@ use crate::count::{bump, snapshot};
 use crate::filter::{self, Ids, Process, active_process, current_ids};
 use crate::frame::UserRegisters;
 use crate::maps::THREADS;
-use crate::{arch, emit, frame, heap, rss};
+use crate::{arch, emit, frame, heap, rss, signals};
 
 /// Words before the arguments (entry) or the result (exit) in the tracepoint's record: the common fields, the number.
 const FIELDS: usize = 2;
@@ -48,7 +48,7 @@ fn enter(ctx: &TracePointContext, call: u8, arguments: usize) {
         (*thread).pending_args = args;
         (*thread).pending_enter_ns = emit::now();
         (*thread).pending_arena = if call == syscall::MUNMAP && (*thread).frame.slot != 0 {
-            heap::thread_arena(args[0])
+            heap::thread_arena(process, (*thread).libc_base, args[0])
         } else {
             0
         };
@@ -89,6 +89,7 @@ fn exit(ctx: &TracePointContext, call: u8) {
         bump!(process, syscalls_failed[call as usize]);
     }
     let registers = frame::user_registers();
+    signals::notice_left(thread, registers.sp);
     let (verdict, kept) = frame::attribute(thread, registers.sp);
     let made = Made {
         ids,
@@ -173,9 +174,11 @@ fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: Made, wante
         }
         (*record).main_arena = 0;
         (*record).heap = if verdict == attribution::DEEPER || verdict == attribution::UNCHECKED {
-            let arena = heap::arena_of_call(call, (*thread).pending_args[0], (*thread).pending_arena, kept);
+            let base = (*thread).libc_base;
+            let (address, pending) = ((*thread).pending_args[0], (*thread).pending_arena);
+            let arena = heap::arena_of_call(process, base, call, address, pending, kept);
             (*record).main_arena = u8::from(arena == 0);
-            heap::read(process, (*thread).libc_base, arena)
+            heap::read(process, base, arena)
         } else {
             HeapState::default()
         };

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use memtrace_test_support::child::counts;
 use memtrace_test_support::counter::{Counter, Counts};
 use memtrace_test_support::glibc::{self, Release};
 use memtrace_test_support::scratch::Scratch;
@@ -114,5 +115,85 @@ fn the_lab_is_counted_exactly() {
             .collect();
         let (report, counts) = trace(&counter, None, &words, &scratch);
         compare(&format!("{words:?}"), &report, &counts);
+    }
+}
+
+/// Calls that firsts.c begins with, and its threads; the first ones are tried with every release.
+const FIRSTS: [&[&str]; 17] = [
+    &["realloc"],
+    &["memalign8"],
+    &["threads", "16"],
+    &["malloc"],
+    &["calloc"],
+    &["reallocarray"],
+    &["memalign64"],
+    &["aligned_alloc"],
+    &["posix_memalign16"],
+    &["posix_memalign"],
+    &["valloc"],
+    &["pvalloc"],
+    &["calloc+malloc"],
+    &["memalign+malloc"],
+    &["trim"],
+    &["threads", "4"],
+    &["threads", "64"],
+];
+const FIRSTS_OF_ALL: usize = 3;
+/// From 2.34 on there are no hooks that set malloc up.
+const WITHOUT_HOOKS: (u32, u32) = (2, 34);
+
+/// Up to 2.33 the very first calls pass their entries twice, also those of several threads that coincide.
+#[test]
+fn the_very_first_calls_are_counted_once_each() {
+    const NAME: &str = "the_very_first_calls_are_counted_once_each";
+    if !skip::root(NAME) {
+        return;
+    }
+    let releases = glibc::releases();
+    let Some(oldest) = glibc::oldest(&releases) else {
+        return skip::skip(NAME, "no other glibc is unpacked (cargo xtask glibcs)");
+    };
+    let scratch = Scratch::new();
+    let firsts = cc::compile("firsts", cc::Kind::Program, Some(oldest), &scratch);
+    for release in &releases {
+        let tried = if release.version < WITHOUT_HOOKS {
+            FIRSTS.len()
+        } else {
+            FIRSTS_OF_ALL
+        };
+        for arguments in &FIRSTS[..tried] {
+            let mut words = release.runner(None);
+            words.push(firsts.clone().into());
+            words.extend(arguments.iter().map(OsString::from));
+            let (report, said) = tracer::spawning(&scratch, &words).run_and_hear();
+            let own = counts(&said, "calls");
+            // pthread_create allocates a table for each thread.
+            let tables = if arguments[0] == "threads" {
+                arguments[1].parse().expect("a number of threads")
+            } else {
+                0
+            };
+            let mut differences = Differences::default();
+            differences.compare(&report, "/calls/malloc", own["malloc"]);
+            differences.compare(&report, "/calls/calloc", own["calloc"] + tables);
+            differences.compare(&report, "/calls/realloc", own["realloc"]);
+            let aligned: u64 = ["memalign", "aligned_alloc", "posix_memalign", "valloc", "pvalloc"]
+                .iter()
+                .map(|name| number(&report, &format!("/calls/{name}")))
+                .sum();
+            if aligned != own["aligned"] {
+                differences.add(format!(
+                    "the memalign family: expected {own:?}, memtrace says {aligned}"
+                ));
+            }
+            if number(&report, "/realloc/returns") > 0 {
+                differences.compare(
+                    &report,
+                    "/realloc/returns",
+                    own["realloc"] - number(&report, "/realloc/null"),
+                );
+            }
+            differences.check(&format!("{}, {arguments:?}", release.shown()), &report);
+        }
     }
 }

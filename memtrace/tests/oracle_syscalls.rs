@@ -1,11 +1,10 @@
 //! Memory system calls: as many as strace sees, and each attributed to an allocator call if and only if it belongs to one.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use memtrace_test_support::child::Talker;
+use memtrace_test_support::child::{Talker, counts};
 use memtrace_test_support::scratch::Scratch;
 use memtrace_test_support::strace::{self, Calls, SYSCALLS};
 use memtrace_test_support::tracer::{self, Attached, Differences};
@@ -93,15 +92,6 @@ fn programs_are_seen_from_their_first_system_call() {
     }
 }
 
-/// "WORD name=count name=count ..."
-fn counts(line: &str) -> BTreeMap<String, u64> {
-    line.split_whitespace()
-        .skip(1)
-        .map(|word| word.split_once('=').expect("name=count"))
-        .map(|(name, count)| (name.to_owned(), count.parse().expect("a number")))
-        .collect()
-}
-
 /// The program knows which of its system calls belong to allocator calls, and has its own all around them.
 #[test]
 fn a_system_call_is_attributed_if_and_only_if_an_allocator_call_made_it() {
@@ -119,8 +109,8 @@ fn check_attribution(direct: &Path, scratch: &Scratch) {
     child.line_with("ready");
     let attached = Attached::to(child.pid(), scratch);
     child.go_on();
-    let inside = counts(&child.line_with("in "));
-    let own = counts(&child.line_with("own "));
+    let inside = counts(&child.line_with("in "), "in");
+    let own = counts(&child.line_with("own "), "own");
     child.finish();
     let report = attached.finish();
     let mut differences = Differences::default();
@@ -130,4 +120,41 @@ fn check_attribution(direct: &Path, scratch: &Scratch) {
         differences.compare(&report, &format!("/syscalls/{name}/unknown"), 0);
     }
     differences.check("system calls in and around allocator calls", &report);
+}
+
+/// Handlers interrupt malloc, and leave it by a jump, or after others have been left so, return to it.
+#[test]
+fn a_jump_out_of_a_signal_handler_leaves_the_call_that_it_interrupted() {
+    const NAME: &str = "a_jump_out_of_a_signal_handler_leaves_the_call_that_it_interrupted";
+    if !skip::root(NAME) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let jumps = cc::compile("jumps", cc::Kind::Program, None, &scratch);
+    let mut child = Talker::start(Command::new(&jumps).arg("20"));
+    child.line_with("ready");
+    let attached = Attached::to(child.pid(), &scratch);
+    child.go_on();
+    let [inside, own, handler] = ["in", "own", "handler"].map(|word| counts(&child.line_with(word), word));
+    child.finish();
+    let report = attached.finish();
+    let mut differences = Differences::default();
+    for name in ["mmap", "munmap", "mprotect"] {
+        differences.compare(&report, &format!("/syscalls/{name}/attributed"), inside[name]);
+        differences.compare(&report, &format!("/syscalls/{name}/direct"), own[name]);
+        let in_handlers: u64 = report["direct"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter(|group| group["kind"] == "signal_handler")
+            .filter_map(|group| group["syscalls"][name].as_u64())
+            .sum();
+        if in_handlers != handler[name] {
+            let expected = handler[name];
+            differences.add(format!(
+                "{name} in handlers: expected {expected}, memtrace says {in_handlers}"
+            ));
+        }
+    }
+    differences.check("handlers that jump", &report);
 }

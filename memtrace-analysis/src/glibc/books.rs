@@ -76,15 +76,17 @@ impl Settings {
         })
     }
 
-    /// Length and alignment of the range that a thread arena's segment reserves.
-    pub fn segment_reserve(&self) -> u64 {
-        match self.huge_page_bytes {
+    /// Lengths and alignments that the range can have which a thread arena's segment reserves: with huge pages it is of
+    /// four of them in some releases (2.35 to 2.41, not in 2.43), and as without them in others.
+    fn segment_reserves(&self) -> [u64; 2] {
+        let huge = match self.huge_page_bytes {
             0 => SEGMENT_RESERVE,
             page => page
                 .saturating_mul(4)
                 .checked_next_power_of_two()
                 .unwrap_or(SEGMENT_RESERVE),
-        }
+        };
+        [huge, SEGMENT_RESERVE]
     }
 }
 
@@ -256,7 +258,15 @@ fn read_segments<M: ReadMemory + ?Sized>(
     problems: &mut Vec<Problem>,
 ) -> Vec<Segment> {
     let layout = &anatomy.heap_info;
-    let reserve = settings.segment_reserve();
+    let owns = |reserve: &u64| {
+        let start = arena.top & !(*reserve - 1);
+        memory.word(start.wrapping_add(layout.ar_ptr)) == Ok(arena.address)
+    };
+    let reserve = settings
+        .segment_reserves()
+        .into_iter()
+        .find(owns)
+        .unwrap_or(SEGMENT_RESERVE);
     let mut segments = Vec::new();
     let mut seen = BTreeSet::new();
     let mut start = arena.top & !(reserve - 1);

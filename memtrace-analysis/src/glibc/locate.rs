@@ -93,6 +93,18 @@ impl fmt::Display for Unsupported {
 
 impl core::error::Error for Unsupported {}
 
+/// What a pointer at address `place` of a library or program holds before anything has run, without the load address.
+pub fn initial_pointer(file: &[u8], place: u64) -> Option<u64> {
+    let elf = Elf::parse(file).ok()?;
+    let mut found = None;
+    elf.each_pointer(|at, pointer| {
+        if at == place {
+            found = Some(pointer);
+        }
+    });
+    found
+}
+
 impl Anatomy {
     /// Reads a libc.so.6 or a statically linked program.
     pub fn of_library(file: &[u8]) -> Result<Anatomy, Unsupported> {

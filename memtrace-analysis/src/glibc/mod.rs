@@ -37,7 +37,7 @@ pub mod words;
 pub use books::Settings;
 pub use heap::{Heap, State};
 pub use layout::{HeapInfo, MallocPar, MallocState, TcacheLayout, Version};
-pub use locate::{Anatomy, Machine, Unsupported};
+pub use locate::{Anatomy, Machine, Unsupported, initial_pointer};
 pub use mapping::Mapping;
 pub use memory::{ReadMemory, Unreadable};
 pub use problem::Problem;

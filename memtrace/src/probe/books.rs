@@ -4,12 +4,13 @@ use memtrace_analysis::glibc::{Anatomy, Machine, Version};
 
 use super::library::{Architecture, Library};
 
-/// Virtual addresses, and the offset of `top` in malloc_state.
+/// Virtual addresses, and the offsets of `top` in malloc_state and of `hp_pagesize` in malloc_par.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Books {
     pub main_arena: Option<u64>,
     pub mp: Option<u64>,
     pub top_offset: Option<u32>,
+    pub huge_page_offset: Option<u32>,
 }
 
 impl Books {
@@ -44,11 +45,15 @@ impl From<Anatomy> for Books {
             main_arena: Some(anatomy.main_arena),
             mp: Some(anatomy.mp),
             top_offset: u32::try_from(anatomy.malloc_state.top).ok(),
+            huge_page_offset: anatomy
+                .malloc_par
+                .hp_pagesize
+                .and_then(|offset| u32::try_from(offset).ok()),
         }
     }
 }
 
-/// The oldest and the newest release whose structures have the sizes of the symbols; they agree on where `top` is.
+/// The oldest and the newest release whose structures have the sizes of the symbols; they agree on where the fields are.
 fn by_symbols(library: &Library<'_>) -> Option<(Anatomy, Anatomy)> {
     let (mp, main_arena) = (library.object("mp_")?, library.object("main_arena")?);
     let machine = match library.architecture {
@@ -61,5 +66,7 @@ fn by_symbols(library: &Library<'_>) -> Option<(Anatomy, Anatomy)> {
         .filter(|anatomy| anatomy.malloc_par.size == mp.size && anatomy.malloc_state.size == main_arena.size);
     let oldest = fitting.next()?;
     let newest = fitting.next_back().unwrap_or(oldest);
-    (oldest.malloc_state.top == newest.malloc_state.top).then_some((oldest, newest))
+    let agree = oldest.malloc_state.top == newest.malloc_state.top
+        && oldest.malloc_par.hp_pagesize == newest.malloc_par.hp_pagesize;
+    agree.then_some((oldest, newest))
 }

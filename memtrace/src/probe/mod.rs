@@ -39,13 +39,22 @@ pub struct ProbePlan {
     pub top_offset: Option<u32>,
     /// A thread's first free passes the entry twice (2.43 and later).
     pub first_free_twice: bool,
-    /// Up to 2.33 the first call of malloc and of realloc passes the entry twice, through hooks: virtual addresses of
-    /// `__malloc_hook` and `__realloc_hook`, which are NULL once that has happened.
-    pub hooks: Option<[u64; 2]>,
+    /// Offset of `hp_pagesize` in malloc_par, from 2.35 on.
+    pub huge_page_offset: Option<u32>,
+    /// Up to 2.33 the first call of malloc and of realloc passes the entry twice, through `__malloc_hook` and
+    /// `__realloc_hook`.
+    pub hooks: Option<[Hook; 2]>,
     /// Virtual addresses to which thread exit's own calls of free return.
     pub spurious_free_returns: Vec<u64>,
     /// What could not be found out, a sentence each.
     pub limits: Vec<String>,
+}
+
+/// A variable that holds a function to be called instead: virtual addresses of it, and of the function it comes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hook {
+    pub variable: u64,
+    pub function: u64,
 }
 
 /// One place to probe.

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use memtrace_analysis::event::Entry;
+use memtrace_analysis::glibc::initial_pointer;
 
 use super::books::Books;
 use super::library::{Architecture, Library, Symbol, TextSegment};
 use super::site::Function;
-use super::{ProbePlan, ProbeSite, amd64, arm64};
+use super::{Hook, ProbePlan, ProbeSite, amd64, arm64};
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,12 +72,7 @@ impl ProbePlan {
             hooks: version
                 .as_deref()
                 .filter(|version| has_malloc_hooks(version))
-                .and_then(|_| {
-                    Some([
-                        library.object("__malloc_hook")?.address,
-                        library.object("__realloc_hook")?.address,
-                    ])
-                }),
+                .and_then(|_| Some([hook(&library, "__malloc_hook")?, hook(&library, "__realloc_hook")?])),
             version,
             build_id: library.build_id.clone(),
             sites,
@@ -84,6 +80,7 @@ impl ProbePlan {
             main_arena: books.main_arena,
             mp: books.mp,
             top_offset: books.top_offset,
+            huge_page_offset: books.huge_page_offset,
             first_free_twice: own.first_free_twice,
             spurious_free_returns: own.returns,
             limits,
@@ -120,6 +117,12 @@ fn probe_site(library: &Library<'_>, entry: Entry, symbol: &Symbol) -> Result<Pr
         first_argument: site.first_argument,
         reason: site.reason,
     })
+}
+
+fn hook(library: &Library<'_>, name: &str) -> Option<Hook> {
+    let variable = library.object(name)?.address;
+    let function = initial_pointer(library.bytes, variable)?;
+    Some(Hook { variable, function })
 }
 
 /// Until 2.33, malloc and realloc begin with a hook that sets malloc up, takes itself away, and jumps back to the entry.

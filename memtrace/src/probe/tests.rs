@@ -438,6 +438,15 @@ fn whole_libraries_of_other_releases_have_the_plan_of_the_table() {
             );
             assert_eq!(plan.first_free_twice, recent, "{version} {architecture}");
             assert_eq!(plan.hooks.is_some(), column == 0, "{version} {architecture}");
+            // The functions that they come with are local ones, near malloc.
+            for hook in plan.hooks.iter().flatten() {
+                assert!(
+                    hook.function.abs_diff(plan.sites[0].function) < 0x2000,
+                    "{hook:x?} {architecture}"
+                );
+            }
+            let huge_page_offset = [None, Some(48), Some(48), Some(56), Some(56)][column];
+            assert_eq!(plan.huge_page_offset, huge_page_offset, "{version} {architecture}");
             assert!(plan.main_arena.is_some() && plan.mp.is_some());
             assert!(plan.limits.is_empty(), "{:?}", plan.limits);
             assert_eq!(plan.top_offset, Some(if recent { 8 } else { 96 }));

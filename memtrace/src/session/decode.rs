@@ -124,7 +124,11 @@ impl Decoder {
             attribution::DEEPER => self.follow(record, pid, &args, frame.as_ref()?)?,
             attribution::STALE => Attribution::Stale,
             attribution::UNCHECKED => Attribution::Unchecked,
-            attribution::UNREADABLE => Attribution::Unreadable,
+            // Where the call came from may tell all the same.
+            attribution::UNREADABLE => match self.follow(record, pid, &args, frame.as_ref()?)? {
+                Attribution::Stale => Attribution::Stale,
+                _ => Attribution::Unreadable,
+            },
             attribution::IN_SIGNAL_HANDLER => Attribution::InSignalHandler,
             _ => return None,
         };

@@ -90,6 +90,8 @@ fn offsets(btf: &Btf<'_>, kernel: &mut KernelFacts) {
     kernel.task_signal = find("task_struct", &["signal"]);
     kernel.task_thread_pid = find("task_struct", &["thread_pid"]);
     kernel.task_exit_code = find("task_struct", &["exit_code"]);
+    kernel.task_signal_stack = find("task_struct", &["sas_ss_sp"]);
+    kernel.task_signal_stack_size = find("task_struct", &["sas_ss_size"]);
     kernel.signal_live = find("signal_struct", &["live"]);
     kernel.pid_level = find("pid", &["level"]);
     kernel.pid_numbers = find("pid", &["numbers"]);

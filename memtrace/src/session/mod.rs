@@ -72,8 +72,6 @@ impl Default for Options {
 /// From when on a process counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// Now, and nothing of its program has called the allocator yet.
-    Born,
     Now,
     /// When [`Session::activate`] says so.
     Later,
@@ -169,11 +167,6 @@ impl Session {
         let exits = attach::thread_exits(plan, self.decoder.unwinder(target.pid));
         let mut process = self.configured(target.pid, follow, begin);
         process.libc = state::libc_facts(plan, &sites, exits.as_deref());
-        if begin == Begin::Now
-            && let Some(hooks) = plan.hooks
-        {
-            process.untouched = state::untouched(target.pid, library.base, hooks)?;
-        }
         // Nothing is counted before all probes are there, or there would be mallocs without their frees; what is traced
         // already goes on.
         let wanted = process.active;
@@ -199,12 +192,9 @@ impl Session {
     fn configured(&self, pid: u32, follow: bool, begin: Begin) -> ProcessState {
         let mut process = self.tables.get(pid).unwrap_or_else(|| state::new_process(pid));
         process.follow = u32::from(follow);
-        process.untouched = match begin {
-            Begin::Born => untouched::MALLOC | untouched::REALLOC,
-            Begin::Now | Begin::Later => 0,
-        };
+        process.untouched = untouched::ALL;
         process.active = match begin {
-            Begin::Born | Begin::Now => active::NOW,
+            Begin::Now => active::NOW,
             Begin::Later => active::NOT_YET,
         };
         process

@@ -1,15 +1,11 @@
 //! The maps' values, from and to plain values.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
-use anyhow::{Context, Result};
 use memtrace_analysis::event::{Capabilities, Entry, Realloc, Totals};
 use memtrace_common::{
-    Counters, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, entry, exit_check, syscall, untouched,
+    Counters, Hook, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, entry, exit_check, syscall, untouched,
 };
 
-use crate::probe::ProbePlan;
+use crate::probe::{self, ProbePlan};
 
 use super::attach::Site;
 
@@ -62,7 +58,7 @@ pub fn new_process(pid: u32) -> ProcessState {
         pid,
         follow: 0,
         active: active::NOT_YET,
-        untouched: 0,
+        untouched: untouched::ALL,
     }
 }
 
@@ -80,7 +76,10 @@ pub fn libc_facts(plan: &ProbePlan, sites: &[Site], thread_exits: Option<&[u64]>
     facts.mp = plan.mp.unwrap_or(0);
     facts.top_offset = plan.top_offset.unwrap_or(0);
     facts.first_free_twice = u32::from(plan.first_free_twice);
-    facts.hooks = u32::from(plan.hooks.is_some());
+    facts.huge_page_offset = plan.huge_page_offset.unwrap_or(0);
+    if let Some(hooks) = plan.hooks {
+        facts.hooks = hooks.map(|probe::Hook { variable, function }| Hook { variable, function });
+    }
     facts.exit_check = match thread_exits {
         _ if plan.spurious_free_returns.is_empty() => exit_check::NEVER,
         Some(_) => exit_check::EXITING,
@@ -90,23 +89,6 @@ pub fn libc_facts(plan: &ProbePlan, sites: &[Site], thread_exits: Option<&[u64]>
         *kept = address;
     }
     facts
-}
-
-/// Which first calls of a running process are still to come: those whose hook is set. Bits of `memtrace_common::untouched`.
-pub fn untouched(pid: u32, base: u64, hooks: [u64; 2]) -> Result<u32> {
-    let path = format!("/proc/{pid}/mem");
-    let memory = File::open(&path).with_context(|| format!("opening {path}"))?;
-    let mut bits = 0;
-    for (hook, bit) in hooks.into_iter().zip([untouched::MALLOC, untouched::REALLOC]) {
-        let mut word = [0; 8];
-        memory
-            .read_exact_at(&mut word, base.wrapping_add(hook))
-            .with_context(|| format!("reading malloc's hooks of process {pid}"))?;
-        if u64::from_ne_bytes(word) != 0 {
-            bits |= bit;
-        }
-    }
-    Ok(bits)
 }
 
 /// Notes which returns are seen, and in words what is not.
@@ -126,7 +108,8 @@ pub fn returns_seen(capabilities: &mut Capabilities, plan: &ProbePlan, sites: &[
     }
 }
 
-/// Adds one shard's counters to the others'.
+/// Adds one shard's counters to the others', as the kernel side adds: bytes asked for in vain can come to more than a word
+/// holds, and are taken off again once it is known that they were.
 pub fn add(sum: &mut Counters, shard: &Counters) {
     // In full, so that a new counter must be thought about.
     let Counters {
@@ -163,37 +146,37 @@ pub fn add(sum: &mut Counters, shard: &Counters) {
     add_table(blocks, &shard.blocks);
     add_table(bytes, &shard.bytes);
     add_table(failed, &shard.failed);
-    *free_null += shard.free_null;
-    *freed_mapped_blocks += shard.freed_mapped_blocks;
-    *freed_mapped_bytes += shard.freed_mapped_bytes;
-    *freed_non_main_blocks += shard.freed_non_main_blocks;
-    *free_unreadable += shard.free_unreadable;
-    *second_hits += shard.second_hits;
-    *second_hits_memalign += shard.second_hits_memalign;
-    *spurious_thread_exit += shard.spurious_thread_exit;
-    *spurious_first_free += shard.spurious_first_free;
-    *realloc_zero += shard.realloc_zero;
-    *realloc_zero_bytes += shard.realloc_zero_bytes;
-    *realloc_resized += shard.realloc_resized;
-    *realloc_in_place += shard.realloc_in_place;
-    *realloc_moved += shard.realloc_moved;
-    *realloc_failed += shard.realloc_failed;
-    *realloc_returns += shard.realloc_returns;
-    *realloc_grown += shard.realloc_grown;
-    *realloc_shrunk += shard.realloc_shrunk;
-    *realloc_mapped += shard.realloc_mapped;
-    *trims += shard.trims;
+    *free_null = free_null.wrapping_add(shard.free_null);
+    *freed_mapped_blocks = freed_mapped_blocks.wrapping_add(shard.freed_mapped_blocks);
+    *freed_mapped_bytes = freed_mapped_bytes.wrapping_add(shard.freed_mapped_bytes);
+    *freed_non_main_blocks = freed_non_main_blocks.wrapping_add(shard.freed_non_main_blocks);
+    *free_unreadable = free_unreadable.wrapping_add(shard.free_unreadable);
+    *second_hits = second_hits.wrapping_add(shard.second_hits);
+    *second_hits_memalign = second_hits_memalign.wrapping_add(shard.second_hits_memalign);
+    *spurious_thread_exit = spurious_thread_exit.wrapping_add(shard.spurious_thread_exit);
+    *spurious_first_free = spurious_first_free.wrapping_add(shard.spurious_first_free);
+    *realloc_zero = realloc_zero.wrapping_add(shard.realloc_zero);
+    *realloc_zero_bytes = realloc_zero_bytes.wrapping_add(shard.realloc_zero_bytes);
+    *realloc_resized = realloc_resized.wrapping_add(shard.realloc_resized);
+    *realloc_in_place = realloc_in_place.wrapping_add(shard.realloc_in_place);
+    *realloc_moved = realloc_moved.wrapping_add(shard.realloc_moved);
+    *realloc_failed = realloc_failed.wrapping_add(shard.realloc_failed);
+    *realloc_returns = realloc_returns.wrapping_add(shard.realloc_returns);
+    *realloc_grown = realloc_grown.wrapping_add(shard.realloc_grown);
+    *realloc_shrunk = realloc_shrunk.wrapping_add(shard.realloc_shrunk);
+    *realloc_mapped = realloc_mapped.wrapping_add(shard.realloc_mapped);
+    *trims = trims.wrapping_add(shard.trims);
     add_table(syscalls, &shard.syscalls);
     add_table(syscalls_failed, &shard.syscalls_failed);
-    *lost_records += shard.lost_records;
-    *lost_threads += shard.lost_threads;
+    *lost_records = lost_records.wrapping_add(shard.lost_records);
+    *lost_threads = lost_threads.wrapping_add(shard.lost_threads);
     add_table(request_sizes, &shard.request_sizes);
     add_table(freed_sizes, &shard.freed_sizes);
 }
 
 fn add_table(sum: &mut [u64], shard: &[u64]) {
     for (sum, shard) in sum.iter_mut().zip(shard) {
-        *sum += shard;
+        *sum = sum.wrapping_add(*shard);
     }
 }
 
@@ -231,7 +214,12 @@ pub fn totals(counters: &Counters) -> Totals {
         freed_sizes,
     } = counters;
     let free = usize::from(entry::FREE);
-    let giving = |table: &[u64; entry::COUNT]| table.iter().sum::<u64>() - table[free];
+    let giving = |table: &[u64; entry::COUNT]| {
+        table
+            .iter()
+            .fold(0_u64, |sum, n| sum.wrapping_add(*n))
+            .wrapping_sub(table[free])
+    };
     let mut calls: [u64; entry::COUNT] = std::array::from_fn(|number| blocks[number] + failed[number]);
     calls[free] += free_null;
     calls[usize::from(entry::REALLOC)] += realloc_zero + realloc_resized;

@@ -90,7 +90,7 @@ impl Birth<'_> {
 
     fn add(&mut self, target: &Target, plan: Option<&ProbePlan>) -> anyhow::Result<Capabilities> {
         self.session
-            .add(target, plan, self.follow, Begin::Born)
+            .add(target, plan, self.follow, Begin::Now)
             .with_context(|| format!("attaching to {} (pid {})", target.name, target.pid))
     }
 }

@@ -63,9 +63,9 @@ static void *allocate(unsigned long *r) {
 }
 
 static void fail(unsigned long *r) {
-    size_t huge = impossible + 1 + draw(r, 1000);
+    size_t huge = impossible + 1 + draw(r, 1000), nearly = impossible - draw(r, 9000);
     void *block;
-    switch (draw(r, 8)) {
+    switch (draw(r, 20)) {
     case 0: free(malloc(huge)); break;
     case 1: free(calloc(huge, 2)); break;
     case 2: free(calloc(huge, 16)); break;
@@ -73,6 +73,19 @@ static void fail(unsigned long *r) {
     case 4: free(aligned_alloc(64, huge / 64 * 64)); break;
     case 5: if (!posix_memalign(&block, 64, huge)) free(block); break;
     case 6: free(valloc(huge)); free(pvalloc(huge)); break;
+    /* Not refused as such, but no room is left for what is added. */
+    case 7: free(memalign((size_t)16 << draw(r, 48), nearly)); break;
+    case 8: free(aligned_alloc((size_t)16 << draw(r, 48), nearly)); break;
+    case 9: if (!posix_memalign(&block, (size_t)16 << draw(r, 48), nearly)) free(block); break;
+    case 10: free(valloc(nearly)); free(pvalloc(nearly)); break;
+    case 11: free(memalign(((size_t)1 << 63) - draw(r, 2), draw(r, 100))); break;
+    case 12: free(memalign(((size_t)1 << 63) + 1 + draw(r, 100), draw(r, 100))); break;
+    /* The system refuses these. */
+    case 13: free(draw(r, 2) ? malloc(nearly) : calloc(1, nearly)); break;
+    /* Alignments that are no powers of two: rounded up, or refused, as the function and the release have it. */
+    case 14: free(memalign(1 + draw(r, 5000), draw(r, 5000))); break;
+    case 15: case 16: free(aligned_alloc(draw(r, 5000), draw(r, 5000))); break;
+    case 17: if (!posix_memalign(&block, draw(r, 300), draw(r, 5000))) free(block); break;
     default: {
         void *kept = malloc(100), *moved = realloc(kept, huge);
         free(moved ? moved : kept);
@@ -131,10 +144,6 @@ int main(int argc, char **argv) {
     if (threads > 64) return 64;
     plain = argc > 5 && !strcmp(argv[5], "plain");
     if (argc > 5 && !plain && (write(1, "ready\n", 6) != 6 || read(0, line, sizeof line) < 1)) return 3;
-    /* Up to glibc 2.33 the first realloc of a process passes its entry twice. Where the first ones of several threads
-     * coincide, that cannot be told from two calls (README, limits); so it is made before there are any. */
-    void *volatile nothing = 0;
-    free(realloc(nothing, 1));
     for (unsigned long g = 0; g < generations; g++) {
         if (!threads) work((void *)(uintptr_t)(g * 1000));
         for (unsigned long i = 0; i < threads; i++)

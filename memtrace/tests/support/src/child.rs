@@ -1,7 +1,20 @@
 //! A child process with a handshake by lines: it prints one when it has come to a point, and goes on when it reads one.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+
+/// The line "WORD name=count name=count ..." of what a program has said.
+pub fn counts(said: &str, word: &str) -> BTreeMap<String, u64> {
+    let line = said
+        .lines()
+        .find_map(|line| line.strip_prefix(word)?.strip_prefix(' '))
+        .unwrap_or_else(|| panic!("no line begins with {word}: {said}"));
+    line.split_whitespace()
+        .map(|word| word.split_once('=').expect("name=count"))
+        .map(|(name, count)| (name.to_owned(), count.parse().expect("a number")))
+        .collect()
+}
 
 pub struct Talker {
     child: Child,

@@ -21,9 +21,13 @@ pub fn arguments() -> [String; 4] {
 /// second ("resumed") has the result.
 pub fn count<'a>(lines: impl Iterator<Item = &'a str>) -> Calls {
     let mut calls: Calls = SYSCALLS.iter().map(|name| ((*name).to_owned(), (0, 0))).collect();
+    // By thread, the break that it has asked for.
+    let mut breaks: BTreeMap<&str, u64> = BTreeMap::new();
     for line in lines {
         // With one process only, strace leaves the id out.
-        let call = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
+        let call = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        let thread = &line[..line.len() - call.len()];
+        let call = call.trim_start();
         let resumed = call.strip_prefix("<... ").and_then(|rest| rest.split_once(" resumed>"));
         let (name, begins) = match resumed {
             Some((name, _)) => (name, false),
@@ -34,8 +38,28 @@ pub fn count<'a>(lines: impl Iterator<Item = &'a str>) -> Calls {
         };
         *count += u64::from(begins);
         *failed += u64::from(call.contains(" = -1 E"));
+        if name == "brk" {
+            // It does not say that it failed: it returns the break as it is.
+            if let Some(wanted) = call.strip_prefix("brk(").and_then(address) {
+                breaks.insert(thread, wanted);
+            }
+            let got = call.rsplit_once(" = ").and_then(|(_, result)| address(result));
+            if let (Some(got), Some(wanted)) = (got, breaks.get(thread)) {
+                *failed += u64::from(got < *wanted);
+            }
+        }
     }
     calls
+}
+
+/// The address at the begin of a text; NULL is one too.
+fn address(text: &str) -> Option<u64> {
+    if text.starts_with("NULL") {
+        return Some(0);
+    }
+    let digits = text.strip_prefix("0x")?;
+    let end = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(digits.len());
+    u64::from_str_radix(&digits[..end], 16).ok()
 }
 
 #[cfg(test)]
@@ -50,9 +74,12 @@ mod tests {
                    12 <... mmap resumed>) = -1 ENOMEM (Cannot allocate memory)\n\
                    12 write(1, \"x = -1 E\", 8) = 8\n\
                    brk(0x55) = 0x55\n\
+                   brk(0x8000000000000000 <unfinished ...>\n\
+                   <... brk resumed>) = 0x55\n\
+                   13 brk(0x57) = 0x55\n\
                    12 +++ exited with 0 +++\n";
         let calls = count(log.lines());
-        assert_eq!(calls["brk"], (2, 0));
+        assert_eq!(calls["brk"], (4, 2));
         assert_eq!(calls["mmap"], (1, 1));
         assert_eq!(calls["munmap"], (1, 1));
         assert_eq!(calls["mremap"], (0, 0));

@@ -11,12 +11,29 @@ use serde_json::Value;
 
 use crate::binary;
 use crate::scratch::Scratch;
+use crate::strace::SYSCALLS;
+
+/// What is compared must not depend on how soon a busy machine lets memtrace drain.
+const LARGE_BUFFER: &str = "64M";
 
 /// A command that traces a program it starts, for [`run`]: `memtrace ... -- WORDS`
 pub fn spawning<S: AsRef<OsStr>>(scratch: &Scratch, words: impl IntoIterator<Item = S>) -> Traced {
-    let mut traced = Traced::new(scratch);
+    let mut traced = Traced::new(scratch, LARGE_BUFFER);
     traced.command.arg("--").args(words);
     traced
+}
+
+/// A memtrace with a buffer of this size, which is to be told what to trace.
+pub fn with_buffer(scratch: &Scratch, size: &str) -> Traced {
+    Traced::new(scratch, size)
+}
+
+/// What the report says of each kind of system call under `key`, added up.
+pub fn sum_of_syscalls(report: &Value, key: &str) -> u64 {
+    SYSCALLS
+        .iter()
+        .map(|name| number(report, &format!("/syscalls/{name}/{key}")))
+        .sum()
 }
 
 /// A memtrace that is about to start, and where its report goes: not to stdout, which the traced program may use.
@@ -26,22 +43,27 @@ pub struct Traced {
 }
 
 impl Traced {
-    fn new(scratch: &Scratch) -> Self {
+    fn new(scratch: &Scratch, buffer: &str) -> Self {
         let report = scratch.file("report.json");
         let mut command = Command::new(binary("memtrace"));
-        // What is compared must not depend on how soon a busy machine lets memtrace drain.
         command
-            .args(["--buffer", "64M", "--output", "json", "--report-to"])
+            .args(["--buffer", buffer, "--output", "json", "--report-to"])
             .arg(&report);
         Self { command, report }
     }
 
     /// Runs it to its end, and returns the report.
-    pub fn run(mut self) -> Value {
+    pub fn run(self) -> Value {
+        self.run_and_hear().0
+    }
+
+    /// The report, and what the program has said on its standard output.
+    pub fn run_and_hear(mut self) -> (Value, String) {
         let output = self.command.stdin(Stdio::null()).output().expect("starting memtrace");
         let talk = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "memtrace ended with {}: {talk}", output.status);
-        read(&self.report, &talk)
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        (read(&self.report, &talk), said)
     }
 }
 
@@ -55,7 +77,7 @@ pub struct Attached {
 impl Attached {
     /// Starts `memtrace --pid PID`, and returns when its probes are in place.
     pub fn to(pid: u32, scratch: &Scratch) -> Self {
-        let Traced { mut command, report } = Traced::new(scratch);
+        let Traced { mut command, report } = Traced::new(scratch, LARGE_BUFFER);
         command
             .arg("--pid")
             .arg(pid.to_string())
