@@ -174,6 +174,10 @@ fn arena_steps(report: &Report) -> Option<Finding> {
 
 fn foreign_break(report: &Report) -> Option<Finding> {
     let steps = report.growth.brk_steps_direct;
+    // Of a heap that is not malloc's, or is not watched, nothing follows.
+    if report.coverage.capabilities.probed.is_empty() {
+        return None;
+    }
     (steps > 0).then(|| {
         let text = format!(
             "the break was also moved {} outside the allocator: malloc's heap cannot grow or shrink across that",

@@ -50,6 +50,12 @@ impl Outside {
         });
     }
 
+    /// Whether the call is one of the loader, or of an allocator that is known by its file.
+    pub fn is_apart(&self, syscall: &Syscall, regions: &Regions) -> bool {
+        direct::classify(syscall, false, &self.modules, regions)
+            .is_some_and(|verdict| matches!(verdict.kind, DirectKind::Loader | DirectKind::OtherAllocator))
+    }
+
     /// Modules have become known: what waited for them finds its place.
     pub fn learn(&mut self, modules: &[Module], regions: &Regions) {
         self.modules.learn(modules);

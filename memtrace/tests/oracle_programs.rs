@@ -77,17 +77,7 @@ fn counts_agree(name: &str, program: &Program) {
     differences.compare(&report, "/freed/chunk_bytes", counts.freed_chunk_bytes);
     differences.compare(&report, "/allocated/blocks", counts.new_blocks());
 
-    // Every system call that moved memory is an allocation's, or somebody's.
-    let sum = |key: &str| {
-        SYSCALLS
-            .iter()
-            .map(|name| number(&report, &format!("/syscalls/{name}/{key}")))
-            .sum::<u64>()
-    };
-    let (unknown, all) = (sum("unknown"), sum("count"));
-    if unknown * 100 > all {
-        differences.add(format!("{unknown} of {all} system calls are of unknown origin"));
-    }
+    tracer::few_are_unknown(name, &report, &mut differences);
     if program.single {
         let steps = report["growth"]["steps"].as_array().expect("a list of steps");
         for step in steps.iter().filter(|step| step["kind"] == "brk") {

@@ -63,6 +63,9 @@ impl Story {
                     "the allocator's calls are not watched, so whose step it is cannot be told".to_string()
                 }
                 Owner::Unknown => "whose step it is could not be told".to_string(),
+                _ if self.start.as_ref().is_some_and(|start| !start.watches_calls()) => {
+                    "made by an allocator, or a program, whose calls are not watched".to_string()
+                }
                 _ => "moved outside the allocator (sbrk or brk of the program's own)".to_string(),
             });
         }

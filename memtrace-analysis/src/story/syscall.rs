@@ -2,7 +2,7 @@
 
 use super::Story;
 use crate::chunk::SizeField;
-use crate::event::{Entry, Frame, Syscall, SyscallKind, Thresholds};
+use crate::event::{AllocatorKind, Entry, Frame, Syscall, SyscallKind, Thresholds};
 use crate::meaning::{self, Meaning, Surroundings};
 use crate::owner::{self, Certainty, Owner, mman};
 use crate::regions::RegionKind;
@@ -12,8 +12,7 @@ impl Story {
         self.snapshot(tid, &syscall.snapshot);
         self.resident(syscall.resident_bytes);
         let mut whose = owner::owner(syscall, &self.regions, self.page_size());
-        // Where no allocator is watched, its own growths look like the program's.
-        if syscall.kind == SyscallKind::Brk && self.start.as_ref().is_some_and(|start| !start.watches_calls()) {
+        if syscall.kind == SyscallKind::Brk && self.may_be_unwatched_malloc(syscall) {
             whose = Owner::Unknown;
         }
         self.tally.count(syscall, whose);
@@ -73,6 +72,19 @@ impl Story {
         }
         if let Owner::Direct { in_handler } = whose {
             self.outside.enter(syscall, in_handler, &meaning, &mut self.regions);
+        }
+    }
+
+    /// Where no allocator is watched, its own growths look like the program's, unless its code is a file of its own.
+    fn may_be_unwatched_malloc(&self, syscall: &Syscall) -> bool {
+        let Some(start) = self.start.as_ref().filter(|start| !start.watches_calls()) else {
+            return false;
+        };
+        match start.allocator.kind {
+            AllocatorKind::Jemalloc | AllocatorKind::Tcmalloc | AllocatorKind::Mimalloc => false,
+            AllocatorKind::Glibc | AllocatorKind::GlibcStatic | AllocatorKind::Musl | AllocatorKind::Unknown => {
+                !self.outside.is_apart(syscall, &self.regions)
+            }
         }
     }
 

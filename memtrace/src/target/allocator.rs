@@ -160,9 +160,12 @@ pub(super) fn static_program(facts: &Facts, contains: impl Fn(&[u8]) -> bool) ->
 }
 
 pub(super) fn is_glibc(shown: &str, facts: &Facts) -> bool {
-    let name = file_name(shown);
-    let named = name == "libc.so.6" || (name.starts_with("libc-2.") && name.ends_with(".so"));
+    let named = is_named_glibc(file_name(shown));
     facts.exports.contains("gnu_get_libc_version") && (named || facts.exports.contains("malloc"))
+}
+
+fn is_named_glibc(name: &str) -> bool {
+    name == "libc.so.6" || (name.starts_with("libc-2.") && name.ends_with(".so"))
 }
 
 pub(super) fn is_musl(shown: &str) -> bool {
@@ -210,7 +213,7 @@ fn private_allocator(files: &[Candidate<'_>]) -> Option<(&'static str, String)> 
     })
 }
 
-/// What a mapped file is to the process.
+/// What a mapped file is to the process. Of one that cannot be opened, since the process is ending, the name tells.
 pub(super) fn role(shown: &str, facts: Option<&Facts>, is_program: bool, is_loader: bool) -> ModuleRole {
     let name = file_name(shown);
     let runtime = [
@@ -230,11 +233,14 @@ pub(super) fn role(shown: &str, facts: Option<&Facts>, is_program: bool, is_load
             "node" | "nodejs" | "deno" | "bun" => ModuleRole::Runtime,
             _ => ModuleRole::Program,
         }
-    } else if is_loader || name.starts_with("ld-linux") || is_musl(name) && name.starts_with("ld-") {
-        ModuleRole::Loader
-    } else if facts.is_some_and(|facts| is_glibc(shown, facts)) || is_musl(name) {
+    } else if is_musl(name) || is_loader && facts.is_some_and(|facts| facts.exports.contains("__libc_start_main")) {
+        // musl's loader, its malloc and all the rest are one file.
         ModuleRole::Libc
-    } else if facts.is_some_and(|facts| known(shown, facts).is_some()) {
+    } else if is_loader || name.starts_with("ld-linux") {
+        ModuleRole::Loader
+    } else if facts.map_or_else(|| is_named_glibc(name), |facts| is_glibc(shown, facts)) {
+        ModuleRole::Libc
+    } else if known(shown, facts.unwrap_or(&Facts::default())).is_some() {
         ModuleRole::Allocator
     } else {
         ModuleRole::Library

@@ -9,7 +9,7 @@ use object::read::elf::{ElfFile64, ProgramHeader as _};
 use object::{Endianness, Object, ObjectSection as _, ObjectSymbol, ReadCache};
 
 /// Names whose presence tells something; see `allocator.rs` for what.
-const TELLING: [&str; 15] = [
+const TELLING: [&str; 16] = [
     "malloc",
     "free",
     "__libc_malloc",
@@ -25,6 +25,7 @@ const TELLING: [&str; 15] = [
     "mi_malloc",
     "__asan_init",
     "__init_libc",
+    "__libc_start_main",
 ];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -282,7 +282,8 @@ impl Image {
                     let file = place.map(|index| &self.files[index]);
                     let is_loader = file.is_some_and(|file| file.is_loader);
                     let shown = shown(mapping);
-                    let role = allocator::role(&shown, file.map(|file| &file.facts), place == Some(0), is_loader);
+                    let facts = file.map(|file| &file.facts).filter(|facts| !facts.segments.is_empty());
+                    let role = allocator::role(&shown, facts, place == Some(0), is_loader);
                     (shown, role)
                 }
             };

@@ -19,7 +19,7 @@ pub fn head(page: &mut Page, report: &Report) {
     if target.command != target.name && !target.command.is_empty() {
         page.faint(&format!("          {}", shortened(&target.command)));
     }
-    for line in [memory(target), life(report), ending(target, coverage)]
+    for line in [told_by(target), memory(target), life(report), ending(target, coverage)]
         .into_iter()
         .flatten()
     {
@@ -59,6 +59,12 @@ fn allocator(target: &TargetSection) -> String {
         Some(version) => format!("{name} {version}"),
         None => name.to_owned(),
     }
+}
+
+/// Whose malloc it is, where that is not the plain case.
+fn told_by(target: &TargetSection) -> Option<String> {
+    let plain = target.libc.kind == AllocatorKind::Glibc || target.libc.evidence.is_empty();
+    (!plain).then(|| target.libc.evidence.clone())
 }
 
 /// How many threads it has, or had when it had most.

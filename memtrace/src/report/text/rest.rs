@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memtrace_analysis::event::SyscallKind;
+use memtrace_analysis::event::{AllocatorKind, SyscallKind};
 use memtrace_analysis::report::{DirectGroup, DirectKind, Report, ThresholdChange, ThresholdSection};
 
 use crate::report::layout::{Align, Section, Table};
@@ -121,12 +121,22 @@ pub fn system_calls(report: &Report) -> Section {
 pub fn direct(report: &Report) -> Section {
     let mut section = Section::new("DIRECT");
     for group in &report.direct {
-        section.line(one_group(group));
+        section.line(one_group(group, unwatched(report)));
     }
     section
 }
 
-fn one_group(group: &DirectGroup) -> String {
+/// The allocator that is in the program or in libc, and whose calls are not watched.
+fn unwatched(report: &Report) -> Option<AllocatorKind> {
+    let kind = report.target.libc.kind;
+    let inside = matches!(
+        kind,
+        AllocatorKind::Glibc | AllocatorKind::GlibcStatic | AllocatorKind::Musl | AllocatorKind::Unknown
+    );
+    (inside && report.coverage.capabilities.probed.is_empty()).then_some(kind)
+}
+
+fn one_group(group: &DirectGroup, unwatched: Option<AllocatorKind>) -> String {
     let DirectGroup {
         kind,
         module,
@@ -134,6 +144,11 @@ fn one_group(group: &DirectGroup) -> String {
         net_bytes,
     } = group;
     let who = match kind {
+        DirectKind::Libc if unwatched == Some(AllocatorKind::Musl) => {
+            "musl's C library, its malloc and its loader among it"
+        }
+        DirectKind::Libc if unwatched.is_some() => "libc, its malloc among it",
+        DirectKind::Program if unwatched.is_some() => "the program's own calls, or an allocator's inside it",
         DirectKind::Loader => "the loader (program start, dlopen)",
         DirectKind::ThreadStack => "thread stacks",
         DirectKind::Program => "the program's own calls",

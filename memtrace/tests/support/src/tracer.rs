@@ -36,6 +36,28 @@ pub fn sum_of_syscalls(report: &Value, key: &str) -> u64 {
         .sum()
 }
 
+/// System calls outside of glibc's malloc, of a kind.
+pub fn direct(report: &Value, kind: &str) -> u64 {
+    let groups = report["direct"].as_array().expect("a list of groups");
+    groups
+        .iter()
+        .filter(|group| group["kind"] == kind)
+        .flat_map(|group| group["syscalls"].as_object().expect("calls by name").values())
+        .filter_map(Value::as_u64)
+        .sum()
+}
+
+/// Every system call that moved memory is an allocation's, or somebody's: less than one in a hundred may be nobody's.
+/// Prints the share.
+pub fn few_are_unknown(of: &str, report: &Value, differences: &mut Differences) {
+    let unknown = sum_of_syscalls(report, "unknown") + direct(report, "unknown");
+    let all = sum_of_syscalls(report, "count");
+    println!("{of}: {unknown} of {all} system calls are of unknown origin");
+    if unknown * 100 >= all.max(1) {
+        differences.add(format!("{unknown} of {all} system calls are of unknown origin"));
+    }
+}
+
 /// A memtrace that is about to start, and where its report goes: not to stdout, which the traced program may use.
 pub struct Traced {
     pub command: Command,
