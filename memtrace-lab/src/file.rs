@@ -89,9 +89,7 @@ impl File {
         // SAFETY: a descriptor of ours.
         let error = unsafe { libc::posix_fadvise(self.0, at as libc::off_t, bytes as libc::off_t, advice) };
         if error != 0 {
-            line::error(format_args!("memtrace-lab: posix_fadvise failed with error {error}"));
-            // SAFETY: ends the process without running anything of ours.
-            unsafe { libc::_exit(1) };
+            line::give_up("advising about a file", error, 1);
         }
     }
 
@@ -116,10 +114,5 @@ impl File {
 }
 
 fn fail(doing: &str) -> ! {
-    line::error(format_args!(
-        "memtrace-lab: {doing} failed with error {}",
-        line::errno()
-    ));
-    // SAFETY: ends the process without running anything of ours.
-    unsafe { libc::_exit(1) }
+    line::give_up(doing, line::errno(), 1)
 }

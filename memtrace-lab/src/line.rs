@@ -74,6 +74,22 @@ pub fn error(text: Arguments) {
     line.end(libc::STDERR_FILENO);
 }
 
+/// Ends the program, with what it could not do and the system's words for the error's number.
+pub fn give_up(doing: &str, number: i32, status: libc::c_int) -> ! {
+    let mut words = [0u8; 256];
+    // SAFETY: writes at most that many bytes into it, a NUL behind them.
+    let said = unsafe { libc::strerror_r(number, words.as_mut_ptr().cast(), words.len()) } == 0;
+    let words = CStr::from_bytes_until_nul(&words)
+        .ok()
+        .and_then(|words| words.to_str().ok());
+    match words {
+        Some(words) if said => error(format_args!("memtrace-lab: {doing}: {words}")),
+        _ => error(format_args!("memtrace-lab: {doing}: error {number}")),
+    }
+    // SAFETY: ends the process without running anything of ours.
+    unsafe { libc::_exit(status) }
+}
+
 pub fn errno() -> i32 {
     // SAFETY: points to this thread's errno.
     unsafe { *libc::__errno_location() }

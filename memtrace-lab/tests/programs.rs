@@ -41,6 +41,22 @@ fn names(phases: &[(String, Facts)]) -> Vec<&str> {
 }
 
 #[test]
+fn what_cannot_be_done_is_told_in_words() {
+    // Nobody can make a file there.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memtrace-lab"));
+    let output = command.arg("random-reads").current_dir("/proc").output();
+    let output = output.expect("running the lab");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let no_such_file = std::io::Error::from_raw_os_error(libc::ENOENT).to_string();
+    let words = no_such_file.split(" (os error").next().unwrap();
+    assert_eq!(
+        said,
+        format!("memtrace-lab: making a file in this directory: {words}\n")
+    );
+}
+
+#[test]
 fn brk_steps_holds_and_frees_every_block() {
     let phases = phases(&["brk-steps"]);
     assert_eq!(names(&phases), ["base", "peak", "freed", "trimmed"]);

@@ -62,11 +62,7 @@ fn run(stage: &mut Stage, options: &Options) {
         // SAFETY: the thread uses statics only, and runs until the process ends.
         let failed = unsafe { libc::pthread_create(&raw mut id, core::ptr::null(), work, null_mut()) };
         if failed != 0 {
-            line::error(format_args!(
-                "memtrace-lab: starting a thread failed with error {failed}"
-            ));
-            // SAFETY: ends the process without running anything of ours.
-            unsafe { libc::_exit(2) };
+            line::give_up("starting a thread", failed, 2);
         }
         if in_turn {
             ARRIVED.wait_for(2 * thread);
@@ -100,12 +96,7 @@ extern "C" fn work(_: *mut c_void) -> *mut c_void {
         )
     };
     if table == libc::MAP_FAILED {
-        line::error(format_args!(
-            "memtrace-lab: mapping a thread's table failed with error {}",
-            line::errno()
-        ));
-        // SAFETY: ends the process without running anything of ours.
-        unsafe { libc::_exit(2) };
+        line::give_up("mapping a thread's table", line::errno(), 2);
     }
     // SAFETY: the mapping is zeroed, writable, aligned, and lives as long as the thread.
     let table = unsafe { core::slice::from_raw_parts_mut(table.cast::<*mut c_void>(), blocks) };

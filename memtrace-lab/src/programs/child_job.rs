@@ -82,10 +82,5 @@ fn empty(blocks: usize) {
 }
 
 fn fail(doing: &str) -> ! {
-    line::error(format_args!(
-        "memtrace-lab: {doing} failed with error {}",
-        line::errno()
-    ));
-    // SAFETY: ends the process without running anything of ours.
-    unsafe { libc::_exit(1) }
+    line::give_up(doing, line::errno(), 1)
 }

@@ -60,11 +60,7 @@ fn look_into(file: File, bytes: usize) -> usize {
     unsafe {
         let start = libc::mmap(null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, file.0, 0);
         if start == libc::MAP_FAILED {
-            line::error(format_args!(
-                "memtrace-lab: mapping a file failed with error {}",
-                line::errno()
-            ));
-            libc::_exit(1);
+            line::give_up("mapping a file", line::errno(), 1);
         }
         libc::madvise(start, bytes, libc::MADV_RANDOM);
         let mut touched = 0;

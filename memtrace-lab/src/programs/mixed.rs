@@ -100,11 +100,7 @@ fn run(stage: &mut Stage, options: &Options) {
             )
         };
         if failed != 0 {
-            line::error(format_args!(
-                "memtrace-lab: starting a thread failed with error {failed}"
-            ));
-            // SAFETY: ends the process without running anything of ours.
-            unsafe { libc::_exit(2) };
+            line::give_up("starting a thread", failed, 2);
         }
     }
     for id in &ids[..threads] {
