@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -9,10 +10,11 @@ use clap::Args;
 
 use super::args::Form;
 use super::exit::{Exit, hint};
+use super::lab_files::Places;
 use super::{output, quantity};
 use crate::lab::machine::Machine;
 use crate::lab::render::text::Look;
-use crate::lab::render::{html, json, svg, text};
+use crate::lab::render::{json, text};
 use crate::lab::{ALL, Bench, Done, Experiment, Session, Settings, Unit, Verdict, interrupt, needs, run_all, trace};
 
 /// More than this is not used without asking.
@@ -36,7 +38,7 @@ pub struct LabArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub dir: PathBuf,
     /// Size of the file that the page cache experiments read
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = quantity::size)]
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = file_size)]
     pub file_size: u64,
     /// Rounds of each timing; more make a noisy machine's medians steadier
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(3..=1000))]
@@ -62,16 +64,20 @@ pub fn run(args: &LabArgs) -> Result<Exit> {
     let terminal = io::stdout().is_terminal();
     let look = look(terminal);
     if args.experiments == ["list"] {
+        if args.output != Form::Text || args.svg.is_some() || args.html.is_some() {
+            bail!("the list is text: --output json, --svg and --html are for experiments that are made");
+        }
         output::print(&text::list(ALL, look)).context("writing to standard output")?;
         return Ok(Exit::Success);
     }
     let chosen = choose(&args.experiments)?;
     consent(args, &chosen)?;
     let settings = settings(args)?;
+    let places = Places::prepare(args.svg.as_deref(), args.html.as_deref())?;
     interrupt::watch().context("watching for Ctrl-C")?;
     let tracer = trace::open().map_err(|error| format!("{error:#}"));
     let bench = Bench::new(settings, tracer);
-    let machine = Machine::here(bench.glibc()?, bench.can_trace());
+    let machine = Machine::here(&bench)?;
 
     let is_text = args.output == Form::Text;
     let detailed = !args.experiments.is_empty();
@@ -98,7 +104,7 @@ pub fn run(args: &LabArgs) -> Result<Exit> {
         },
     )?;
     progress.clear();
-    deliver(args, &session, look, detailed)?;
+    deliver(args, places, &session, look, detailed)?;
     Ok(if session.left_out.is_empty() {
         Exit::Success
     } else {
@@ -106,7 +112,7 @@ pub fn run(args: &LabArgs) -> Result<Exit> {
     })
 }
 
-fn deliver(args: &LabArgs, session: &Session, look: Look, detailed: bool) -> Result<()> {
+fn deliver(args: &LabArgs, places: Places, session: &Session, look: Look, detailed: bool) -> Result<()> {
     match args.output {
         Form::Json => {
             let document = json::render(session).context("rendering the lab's JSON document")?;
@@ -123,29 +129,15 @@ fn deliver(args: &LabArgs, session: &Session, look: Look, detailed: bool) -> Res
             output::print(&rest).context("writing to standard output")?;
         }
     }
-    if let Some(directory) = &args.svg {
-        write_pictures(directory, session)?;
-    }
-    if let Some(file) = &args.html {
-        let page = html::render(session)?;
-        fs::write(file, page).with_context(|| format!("writing {}", file.display()))?;
-    }
-    Ok(())
-}
-
-fn write_pictures(directory: &Path, session: &Session) -> Result<()> {
-    fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-    let pictures = session.done.iter().flat_map(|done| &done.measured.pictures);
-    for picture in pictures.filter(|picture| !picture.is_empty()) {
-        let file = directory.join(format!("{}.svg", picture.name));
-        fs::write(&file, svg::render(picture)?).with_context(|| format!("writing {}", file.display()))?;
-    }
-    Ok(())
+    places.deliver(session)
 }
 
 fn choose(words: &[String]) -> Result<Vec<&'static Experiment>> {
     if words.is_empty() || words == ["all"] {
         return Ok(ALL.iter().collect());
+    }
+    if let Some(alone) = words.iter().find(|word| ["list", "all"].contains(&word.as_str())) {
+        bail!("{alone:?} stands alone: no experiment can be named beside it");
     }
     let find = |word: &String| {
         let found = ALL
@@ -158,7 +150,24 @@ fn choose(words: &[String]) -> Result<Vec<&'static Experiment>> {
             )
         })
     };
-    words.iter().map(find).collect()
+    let mut chosen: Vec<&'static Experiment> = Vec::new();
+    for word in words {
+        let experiment = find(word)?;
+        // Once is enough, whatever it was called.
+        if chosen.iter().all(|other| other.number != experiment.number) {
+            chosen.push(experiment);
+        }
+    }
+    Ok(chosen)
+}
+
+/// A file that is smaller shows nothing of disks and caches.
+fn file_size(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 1 << 20;
+    match quantity::size(text)? {
+        size if size < LEAST => Err("the file can have 1M and more".to_owned()),
+        size => Ok(size),
+    }
 }
 
 /// Asks before much is used; without anybody to ask, `--yes` is needed.
@@ -196,6 +205,12 @@ fn consent(args: &LabArgs, chosen: &[&'static Experiment]) -> Result<()> {
 
 fn settings(args: &LabArgs) -> Result<Settings> {
     let directory = fs::canonicalize(&args.dir).with_context(|| format!("looking for {}", args.dir.display()))?;
+    if !directory.is_dir() {
+        bail!(
+            "{} is no directory: --dir says where files can be made",
+            args.dir.display()
+        );
+    }
     let programs = match &args.programs {
         Some(path) => path.clone(),
         None => beside("memtrace-lab")?,
@@ -250,25 +265,11 @@ fn look(terminal: bool) -> Look {
     }
 }
 
-/// Columns of the terminal; 110 where there is none.
+/// Columns to write in; 110 where there is no terminal.
 fn width(terminal: bool) -> usize {
     const USUAL: usize = 110;
-    if !terminal {
-        return USUAL;
-    }
-    let mut size = libc::winsize {
-        ws_row: 0,
-        ws_col: 0,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
-    // SAFETY: writes the structure it is given.
-    let failed = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) } != 0;
-    if failed || size.ws_col == 0 {
-        USUAL
-    } else {
-        usize::from(size.ws_col).clamp(60, 160)
-    }
+    let columns = terminal.then(|| output::columns(io::stdout().as_fd())).flatten();
+    columns.map_or(USUAL, |columns| columns.clamp(60, 160))
 }
 
 /// One line on standard error that is written over, for a terminal only.
@@ -285,7 +286,8 @@ impl Progress {
 
     fn show(&self, index: usize, of: usize, experiment: &Experiment) {
         if self.shown {
-            self.write(&format!("\r\x1b[K[{:>2}/{of}] {} ...", index + 1, experiment.title));
+            let line = format!("[{:>2}/{of}] {} ...", index + 1, experiment.title);
+            self.write(&format!("\r\x1b[K{}", output::fit(&line, io::stderr().as_fd())));
         }
     }
 

@@ -5,6 +5,7 @@ pub mod exit;
 pub mod explain;
 mod feed;
 pub mod lab;
+mod lab_files;
 mod output;
 mod probes;
 mod quantity;

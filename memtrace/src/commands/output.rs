@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use anyhow::Context;
@@ -97,7 +97,8 @@ fn open_for_report(path: &Path) -> anyhow::Result<(&Path, File)> {
     Ok((path, file))
 }
 
-fn replace(mut file: &File, content: &str) -> io::Result<()> {
+/// Puts this into a file instead of what it held.
+pub fn replace(mut file: &File, content: &str) -> io::Result<()> {
     // A pipe or a terminal has nothing to be taken away.
     if file.metadata()?.is_file() {
         file.set_len(0)?;
@@ -113,6 +114,32 @@ pub fn print(text: &str) -> anyhow::Result<()> {
         .context("writing to standard output")
 }
 
+/// Columns of the terminal behind a descriptor; None where there is none, or it does not say.
+pub fn columns(of: BorrowedFd) -> Option<usize> {
+    let mut size = libc::winsize {
+        ws_row: 0,
+        ws_col: 0,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: writes the structure it is given.
+    let asked = unsafe { libc::ioctl(of.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+    (asked == 0 && size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
+/// A line that is to be written over has to fit the terminal: what wraps stays behind.
+pub fn fit(line: &str, terminal: BorrowedFd) -> String {
+    match columns(terminal) {
+        Some(columns) => cut(line, columns),
+        None => line.to_owned(),
+    }
+}
+
+/// Terminals wrap a line that fills the last column, some of them.
+fn cut(line: &str, columns: usize) -> String {
+    line.chars().take(columns.saturating_sub(1)).collect()
+}
+
 /// Colour as the environment wants it, for a stream that is a terminal or not.
 pub fn style_of(is_terminal: bool) -> Style {
     let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -121,4 +148,16 @@ pub fn style_of(is_terminal: bool) -> Style {
         variable("NO_COLOR").as_deref(),
         variable("TERM").as_deref(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+
+    #[test]
+    fn a_line_leaves_the_last_column_free() {
+        assert_eq!(cut("12345678", 5), "1234");
+        assert_eq!(cut("1234", 5), "1234");
+        assert_eq!(cut("1234", 0), "");
+    }
 }

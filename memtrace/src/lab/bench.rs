@@ -3,12 +3,17 @@
 use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use memtrace_analysis::glibc::look::Look as Explained;
 
 use crate::inspect;
+use crate::target::Target;
+use memtrace_analysis::event::AllocatorKind;
 
+use super::disk;
+use super::inherited::{self, Setting};
 use super::run::{self, Command, Run};
 use super::trace::{Traced, Tracer};
 
@@ -37,7 +42,14 @@ pub struct BrkSteps {
 pub struct Bench {
     pub settings: Settings,
     /// Why there is none, where that is so.
-    tracer: Result<Tracer, String>,
+    tracer: Rc<Result<Tracer, String>>,
+    /// Settings of the environment that the programs get, ...
+    inherited: Vec<Setting>,
+    /// ... and that they do not get.
+    without: Vec<Setting>,
+    /// The same bench without these settings, once one is wanted.
+    control: OnceCell<Box<Bench>>,
+    trial: OnceCell<Trial>,
     brk_steps: OnceCell<BrkSteps>,
     brk_steps_traced: OnceCell<Traced>,
     pairs: OnceCell<Run>,
@@ -47,9 +59,27 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(settings: Settings, tracer: Result<Tracer, String>) -> Self {
+        Self::with(
+            settings,
+            Rc::new(tracer),
+            inherited::among(std::env::vars_os()),
+            Vec::new(),
+        )
+    }
+
+    fn with(
+        settings: Settings,
+        tracer: Rc<Result<Tracer, String>>,
+        inherited: Vec<Setting>,
+        without: Vec<Setting>,
+    ) -> Self {
         Self {
             settings,
             tracer,
+            inherited,
+            without,
+            control: OnceCell::new(),
+            trial: OnceCell::new(),
             brk_steps: OnceCell::new(),
             brk_steps_traced: OnceCell::new(),
             pairs: OnceCell::new(),
@@ -81,6 +111,7 @@ impl Bench {
         Command {
             program: program.into(),
             arguments,
+            without: self.without.iter().map(|setting| setting.name.clone()).collect(),
             environment: Vec::new(),
             directory: self.settings.directory.clone(),
             sample_every: None,
@@ -108,7 +139,7 @@ impl Bench {
 
     /// Runs a program with its memory system calls traced, where that can be.
     pub fn trace(&self, command: &Command) -> Result<Traced> {
-        match &self.tracer {
+        match self.tracer.as_ref() {
             Ok(tracer) => tracer.run(command),
             Err(why) => Ok(Traced::Not(why.clone())),
         }
@@ -116,7 +147,7 @@ impl Bench {
 
     /// Whether anything can be traced.
     pub fn can_trace(&self) -> Result<(), String> {
-        self.tracer.as_ref().map(|_| ()).map_err(Clone::clone)
+        self.tracer.as_ref().as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
     /// Pairs of every size, in both ways.
@@ -144,12 +175,70 @@ impl Bench {
         })
     }
 
-    /// The glibc the programs run with; an error when they cannot be run at all.
-    pub fn glibc(&self) -> Result<Option<String>> {
-        let run = run::run(&self.program("knobs"))
-            .with_context(|| format!("trying out the lab's programs ({})", self.settings.programs.display()))?;
-        Ok(run.stop("base")?.look.books.map(|books| books.version.to_string()))
+    /// What the environment sets for the programs.
+    pub fn inherited(&self) -> &[Setting] {
+        &self.inherited
     }
+
+    /// A bench whose programs do not get what the environment sets; None where it sets nothing.
+    pub fn control(&self) -> Option<&Bench> {
+        if self.inherited.is_empty() {
+            return None;
+        }
+        Some(self.control.get_or_init(|| {
+            let (settings, tracer) = (self.settings.clone(), Rc::clone(&self.tracer));
+            Box::new(Self::with(settings, tracer, Vec::new(), self.inherited.clone()))
+        }))
+    }
+
+    /// An error where another allocator answers the programs' malloc.
+    pub fn served_by_glibc(&self) -> Result<()> {
+        match &self.trial()?.foreign {
+            Some(foreign) => bail!("the claim is about glibc's malloc, and {foreign} serves the lab's programs here"),
+            None => Ok(()),
+        }
+    }
+
+    /// An error where files have no disk behind them: such a file is nowhere but in memory.
+    pub fn on_a_disk(&self) -> Result<()> {
+        let directory = &self.settings.directory;
+        match disk::kept_in_memory(directory)? {
+            Some(kind) => bail!(
+                "the files of {} are kept in memory ({kind}), with no disk behind them: --dir names a place on a disk",
+                directory.display()
+            ),
+            None => Ok(()),
+        }
+    }
+
+    /// What one program showed of all; an error when they cannot be run at all.
+    pub fn trial(&self) -> Result<&Trial> {
+        once(&self.trial, || {
+            let mut foreign = None;
+            let run = run::run_with(&self.program("knobs"), |_, pid| {
+                let target = Target::of_pid(pid).with_context(|| format!("looking at process {pid}"))?;
+                foreign = match target.allocator.kind {
+                    AllocatorKind::Glibc | AllocatorKind::GlibcStatic => None,
+                    _ => Some(target.allocator.path.unwrap_or(target.allocator.evidence)),
+                };
+                Ok(())
+            })?;
+            let base = run.stop("base").context("it does not speak as a program of the lab")?;
+            Ok(Trial {
+                glibc: base.look.books.map(|books| books.version.to_string()),
+                foreign,
+            })
+        })
+        .with_context(|| format!("trying out the lab's programs ({})", self.settings.programs.display()))
+    }
+}
+
+/// What is the same for all programs of the lab.
+pub struct Trial {
+    /// The release they run with.
+    pub glibc: Option<String>,
+    /// Whose malloc they call, where that is not glibc's.
+    pub foreign: Option<String>,
 }
 
 fn once<T>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {

@@ -110,7 +110,12 @@ pub struct Disturbance {
 
 impl Measured {
     pub fn count(&mut self, key: &'static str, label: impl Into<String>, value: f64, unit: Unit) {
-        self.figures.push(Figure::counted(key, label, value, unit));
+        if value.is_finite() {
+            self.figures.push(Figure::counted(key, label, value, unit));
+        } else {
+            // A share of nothing.
+            self.miss(key, "there was nothing to measure it by");
+        }
     }
 
     /// Adds the median of the rounds, or says that there was none.

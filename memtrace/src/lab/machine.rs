@@ -6,6 +6,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::bench::Bench;
+use super::inherited::Setting;
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub processor: String,
@@ -21,6 +24,8 @@ pub struct Machine {
     /// Processes that wanted to run when the lab began.
     pub load: f64,
     pub transparent_huge_pages: Option<String>,
+    /// Settings of malloc in the environment, which the lab's programs get too.
+    pub inherited: Vec<String>,
     /// Whether memory system calls are traced; else why not.
     pub tracing: bool,
     pub without_tracing_because: Option<String>,
@@ -28,7 +33,9 @@ pub struct Machine {
 
 impl Machine {
     /// What cannot be read is left open.
-    pub fn here(glibc: Option<String>, tracing: Result<(), String>) -> Self {
+    pub fn here(bench: &Bench) -> anyhow::Result<Self> {
+        let glibc = bench.trial()?.glibc.clone();
+        let tracing = bench.can_trace();
         let cpuinfo = read("/proc/cpuinfo");
         let cpu_line = |name: &str| {
             cpuinfo
@@ -38,7 +45,7 @@ impl Machine {
         };
         let flags = cpu_line("flags").unwrap_or_default();
         let device_tree_guest = Path::new("/proc/device-tree/hypervisor").exists();
-        Self {
+        Ok(Self {
             processor: cpu_line("model name").unwrap_or_else(|| "unknown processor".to_string()),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             architecture: std::env::consts::ARCH,
@@ -52,10 +59,11 @@ impl Machine {
                 .next()
                 .and_then(|load| load.parse().ok())
                 .unwrap_or(0.0),
+            inherited: bench.inherited().iter().map(Setting::show).collect(),
             transparent_huge_pages: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
             tracing: tracing.is_ok(),
             without_tracing_because: tracing.err(),
-        }
+        })
     }
 
     /// "memtrace lab on ..., ..."

@@ -9,9 +9,11 @@
 //! Programs of memtrace-lab do what a claim is about and stop at their phases; `run` looks at them from outside.
 
 mod bench;
+mod disk;
 mod experiment;
 mod experiments;
 mod figure;
+mod inherited;
 pub mod interrupt;
 pub mod machine;
 mod picture;

@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use super::bench::Bench;
-use super::experiment::{Experiment, Needs};
+use super::experiment::{Experiment, Group, Needs};
 use super::figure::Measured;
+use super::inherited;
 use super::interrupt::{self, Interrupted};
 use super::machine::Machine;
-use super::verdict::{Verdict, judge};
+use super::verdict::{Outcome, Verdict, judge, outcome};
 
 /// An experiment that has been made.
 pub struct Done {
@@ -65,7 +66,7 @@ pub fn run_all(
 /// None when the user ended it.
 fn make(bench: &Bench, experiment: &'static Experiment) -> Option<Done> {
     let began = Instant::now();
-    let (measured, verdict) = match (experiment.measure)(bench) {
+    let (measured, verdict) = match measure(bench, experiment) {
         Ok(measured) => {
             let verdict = judge(experiment.checks, &measured);
             (measured, verdict)
@@ -81,6 +82,41 @@ fn make(bench: &Bench, experiment: &'static Experiment) -> Option<Done> {
     })
 }
 
+fn measure(bench: &Bench, experiment: &Experiment) -> anyhow::Result<Measured> {
+    match experiment.group {
+        Group::Heap | Group::Cost => bench.served_by_glibc()?,
+        Group::PageCache => bench.on_a_disk()?,
+        Group::Others => {}
+    }
+    let mut measured = (experiment.measure)(bench)?;
+    if matches!(judge(experiment.checks, &measured), Verdict::DoesNotHold { .. })
+        && let Some(control) = bench.control()
+    {
+        let without = (experiment.measure)(control)?;
+        blame(
+            experiment,
+            &inherited::shown(bench.inherited()),
+            &mut measured,
+            &without,
+        );
+    }
+    Ok(measured)
+}
+
+/// What is as claimed without the environment's settings differs because of them.
+fn blame(experiment: &Experiment, settings: &str, measured: &mut Measured, without: &Measured) {
+    for check in experiment.checks {
+        let differs = outcome(check, measured.figure(check.figure)) == Outcome::NotMet;
+        if let Some(figure) = without.figure(check.figure)
+            && differs
+            && outcome(check, Some(figure)) == Outcome::Met
+        {
+            let text = format!("the environment sets {settings}: without it {}", figure.show());
+            measured.because(check.figure, text);
+        }
+    }
+}
+
 /// What the most demanding of these experiments takes, with files of this size: they run one after the other, and clean
 /// up behind them.
 pub fn needs(chosen: &[&'static Experiment], file_size: u64) -> Needs {
@@ -94,6 +130,36 @@ pub fn needs(chosen: &[&'static Experiment], file_size: u64) -> Needs {
     // The neighbour of the large file is small.
     Needs {
         memory: most(|needs| needs.memory),
-        files: most(|needs| needs.files) * (file_size + (32 << 20)),
+        files: most(|needs| needs.files).saturating_mul(file_size.saturating_add(32 << 20)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::experiments::ALL;
+    use super::super::unit::Unit;
+    use super::*;
+
+    #[test]
+    fn the_largest_file_is_more_than_there_is() {
+        assert_eq!(needs(&ALL.iter().collect::<Vec<_>>(), u64::MAX).files, u64::MAX);
+    }
+
+    #[test]
+    fn the_environment_is_blamed_for_what_is_as_claimed_without_it_and_for_nothing_else() {
+        let steps = ALL.iter().find(|experiment| experiment.name == "brk-steps").unwrap();
+        let of = |count: f64, step: f64| {
+            let mut measured = Measured::default();
+            measured.count("steps", "steps", count, Unit::Count);
+            measured.count("step", "the usual step", step, Unit::Bytes);
+            measured
+        };
+        let mut here = of(196.0, 4096.0);
+        blame(steps, "MALLOC_TOP_PAD_=0", &mut here, &of(6.0, 8192.0));
+        let [reason] = here.reasons.as_slice() else {
+            panic!("{:?}", here.reasons)
+        };
+        assert_eq!(reason.key, "steps");
+        assert_eq!(reason.text, "the environment sets MALLOC_TOP_PAD_=0: without it 6");
     }
 }

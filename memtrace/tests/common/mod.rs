@@ -6,5 +6,6 @@
 
 pub mod fixture;
 pub mod golden;
+pub mod lab;
 pub mod run;
 pub mod schema;

@@ -88,6 +88,7 @@ const OTHERS: [Preloaded; 2] = [
 ];
 
 fn measure(bench: &Bench) -> Result<Measured> {
+    bench.served_by_glibc()?;
     let mut measured = Measured::default();
     let mut commands = vec![("glibc", "glibc_kept", "glibc_after_free", bench.program("appetite"))];
     for Preloaded {

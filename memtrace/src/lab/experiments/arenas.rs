@@ -1,6 +1,9 @@
 //! Threads make arenas up to a limit, and each keeps what lies below its survivor: experiment 13.
 
-use anyhow::Result;
+use std::fs;
+use std::io;
+
+use anyhow::{Context, Result};
 
 use super::MIB;
 use crate::lab::bench::Bench;
@@ -64,8 +67,8 @@ pub const ARENAS: Experiment = Experiment {
 };
 
 fn measure(bench: &Bench) -> Result<Measured> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-    let threads = (8 * processors + 16).min(512);
+    let processors = Processors::here()?;
+    let threads = (8 * processors.online.max(processors.allowed) + 16).min(512);
     let program = |count| bench.program("arenas").arg("--threads", count).arg("--in-turn", 1);
     let default = run::run(&program(threads))?;
     let limited = run::run(&program(threads).env("MALLOC_ARENA_MAX", "2"))?;
@@ -73,23 +76,24 @@ fn measure(bench: &Bench) -> Result<Measured> {
     match (books(&default), books(&limited)) {
         (Some(default_books), Some(limited)) => {
             let (default, limited) = (default_books.arenas as f64, limited.arenas as f64);
-            let per_processor = default / processors as f64;
+            let (counted, which) = processors.counted(default as u64);
+            let per_processor = default / counted as f64;
             measured.count(
                 "arenas_per_processor",
-                "arenas for each processor",
+                format!("arenas for each processor {which}"),
                 per_processor,
                 Unit::Count,
             );
             measured.because(
                 "arenas_per_processor",
-                why_so_many(threads, processors, default as u64, default_books.arena_test),
+                why_so_many(threads, counted, default as u64, &default_books),
             );
             measured.count("arenas", format!("arenas of {threads} threads"), default, Unit::Count);
             measured.count("arenas_limited", "arenas with MALLOC_ARENA_MAX=2", limited, Unit::Count);
         }
         _ => {
             for key in ["arenas_per_processor", "arenas_limited"] {
-                measured.miss(key, "glibc's books could not be read in this process");
+                measured.miss(key, default.stop("freed")?.look.without_books());
             }
         }
     }
@@ -162,10 +166,55 @@ fn books(run: &Run) -> Option<Books> {
     run.stop("freed").ok()?.look.books
 }
 
+/// Releases of glibc differ in which they count: those that are online, or those that the process may use.
+#[derive(Clone, Copy)]
+struct Processors {
+    online: u64,
+    allowed: u64,
+}
+
+impl Processors {
+    fn here() -> Result<Self> {
+        const ONLINE: &str = "/sys/devices/system/cpu/online";
+        let list = fs::read_to_string(ONLINE).with_context(|| format!("reading {ONLINE}"))?;
+        let online = count_list(&list).with_context(|| format!("{ONLINE} says {:?}", list.trim()))?;
+        // SAFETY: zeros are a valid set, and the call writes no more than its size.
+        let allowed = unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            match libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) {
+                0 => libc::CPU_COUNT(&set) as u64,
+                _ => return Err(io::Error::last_os_error()).context("asking which processors may be used"),
+            }
+        };
+        Ok(Self { online, allowed })
+    }
+
+    /// The number that explains so many arenas, else the one that the claim means; and which it is.
+    fn counted(self, arenas: u64) -> (u64, &'static str) {
+        if arenas != 8 * self.online && arenas == 8 * self.allowed {
+            (self.allowed, "that the process may use")
+        } else {
+            (self.online, "that is online")
+        }
+    }
+}
+
+/// "0-3,8" are five.
+fn count_list(text: &str) -> Option<u64> {
+    text.trim().split(',').try_fold(0u64, |sum, part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
 /// Which limit fits what was counted.
-fn why_so_many(threads: u64, processors: u64, arenas: u64, arena_test: u64) -> String {
+fn why_so_many(threads: u64, processors: u64, arenas: u64, books: &Books) -> String {
     let seen = format!("{threads} threads on {processors} processors made {arenas} arenas");
-    if arenas == processors.max(arena_test) {
+    let arena_test = books.arena_test;
+    if arenas == books.arena_max {
+        format!("{seen}, as arena_max allows ({arenas})")
+    } else if arenas == processors.max(arena_test) {
         format!(
             "{seen}, which fits a limit of one for each processor that is looked at only once there are arena_test \
              ({arena_test})"
@@ -177,4 +226,25 @@ fn why_so_many(threads: u64, processors: u64, arenas: u64, arena_test: u64) -> S
 
 fn kept(run: &Run) -> Result<f64> {
     Ok(run.stop("freed")?.look.resident - run.stop("base")?.look.resident)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        assert_eq!(count_list("0-3,8\n"), Some(5));
+        assert_eq!(count_list("0"), Some(1));
+        assert_eq!(count_list(""), None);
+        assert_eq!(count_list("3-1"), None);
+    }
+
+    #[test]
+    fn the_processors_that_fit_the_arenas_are_taken() {
+        let pinned = Processors { online: 2, allowed: 1 };
+        assert_eq!(pinned.counted(16), (2, "that is online"));
+        assert_eq!(pinned.counted(8), (1, "that the process may use"));
+        assert_eq!(pinned.counted(3), (2, "that is online"));
+    }
 }

@@ -143,21 +143,6 @@ fn measure_free(bench: &Bench) -> Result<Measured> {
         change(&large, "brk", "peak", "freed")?,
         Unit::Bytes,
     );
-    if let Some(books) = forward.stop("peak")?.look.books {
-        let why = match books.version.minor {
-            43.. => format!(
-                "glibc {} has no fastbins: freed chunks merge at once, and free gives back a top of {} (trim_threshold) or more",
-                books.version,
-                Unit::Bytes.show(books.trim_threshold as f64)
-            ),
-            _ => format!(
-                "free gives back a top of {} (trim_threshold) or more",
-                Unit::Bytes.show(books.trim_threshold as f64)
-            ),
-        };
-        measured.because("break_change", why.clone());
-        measured.because("resident_change", why);
-    }
     measured.pictures.push(levels(forward)?);
     match bench.brk_steps_traced()? {
         Traced::Seen { report, .. } => {
@@ -165,6 +150,14 @@ fn measure_free(bench: &Bench) -> Result<Measured> {
             measured.count("frees", "frees traced", report.freed.blocks as f64, Unit::Count);
             let leading = (returned.frees_munmap + returned.frees_trim) as f64;
             measured.count("frees_returning", "of them led to a system call", leading, Unit::Count);
+            if returned.frees_trim > 0 {
+                let why = format!(
+                    "{} of the frees found a top of trim_threshold or more and lowered the break, traced",
+                    Unit::Count.show(returned.frees_trim as f64)
+                );
+                measured.because("break_change", why.clone());
+                measured.because("resident_change", why);
+            }
         }
         Traced::Not(why) => measured.miss("frees_returning", why.clone()),
     }

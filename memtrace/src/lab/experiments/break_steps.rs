@@ -13,6 +13,9 @@ use crate::lab::run::{Books, Run};
 use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
 
+/// What a block of 64 bytes takes.
+const CHUNK: f64 = 80.0;
+
 pub const BRK_STEPS: Experiment = Experiment {
     number: 1,
     name: "brk-steps",
@@ -123,7 +126,7 @@ fn measure_steps(bench: &Bench) -> Result<Measured> {
             );
         }
     } else {
-        measured.miss("against_rule", "glibc's books could not be read in this process");
+        measured.miss("against_rule", run.stop("peak")?.look.without_books());
     }
     measured.pictures.push(staircase(run, &steps)?);
     match bench.brk_steps_traced()? {
@@ -150,13 +153,16 @@ fn measure_one_step(bench: &Bench) -> Result<Measured> {
         between.len() as f64,
         Unit::Count,
     );
-    if between.len() > 1 {
-        let places: Vec<_> = between.iter().map(|(blocks, _)| Unit::Count.show(*blocks)).collect();
+    if let [first, .., last] = between.as_slice() {
+        let usual = median(&sizes(&steps)).context("the break did not move at all")?;
         measured.because(
             "steps_between",
             format!(
-                "the top was nearly full at the 2 000th malloc, and the steps came at malloc {}",
-                places.join(" and ")
+                "a step of {} is for {} of these mallocs, and the first of them came at malloc {}, the last at {}",
+                Unit::Bytes.show(usual),
+                Unit::Count.show((usual / CHUNK).floor()),
+                Unit::Count.show(first.0),
+                Unit::Count.show(last.0)
             ),
         );
     }

@@ -65,9 +65,9 @@ fn measure(bench: &Bench) -> Result<Measured> {
     );
     if let Some(refused) = run.rows("refused").next() {
         let why = format!(
-            "the file system of {} refuses O_DIRECT (error {}): try --dir on another disk",
+            "the file system of {} refuses O_DIRECT ({}): try --dir on another disk",
             bench.settings.directory.display(),
-            refused.number("error")?
+            std::io::Error::from_raw_os_error(refused.number("error")? as i32)
         );
         measured.miss("operations", why.clone());
         measured.miss("latency", why);

@@ -112,8 +112,9 @@ fn measure(bench: &Bench) -> Result<Measured> {
     for knob in KNOBS_TRIED {
         for (way, command) in ways(bench, knob) {
             let run = run::run(&command)?;
-            let Some(books) = run.stop("base")?.look.books else {
-                measured.miss("took", "glibc's books could not be read in this process");
+            let base = &run.stop("base")?.look;
+            let Some(books) = base.books else {
+                measured.miss("took", base.without_books());
                 return Ok(measured);
             };
             tried += 1;
@@ -138,7 +139,11 @@ fn measure(bench: &Bench) -> Result<Measured> {
     if !failed.is_empty() {
         measured.because("took", failed.join("; "));
     }
-    measured.note(format!("the dynamic threshold was frozen by {}", froze.join(", ")));
+    measured.note(if froze.is_empty() {
+        "no setting froze the dynamic threshold".to_string()
+    } else {
+        format!("the dynamic threshold was frozen by {}", froze.join(", "))
+    });
     too_large(bench, &mut measured)?;
     Ok(measured)
 }

@@ -74,14 +74,15 @@ fn measure(bench: &Bench) -> Result<Measured> {
         .arg("--bytes", BYTES);
     let run = run::run(&command.arg("--rounds", bench.settings.rounds.max(3)))?;
     let mut measured = Measured::default();
-    match run.stop("held")?.look.books {
+    let held = &run.stop("held")?.look;
+    match held.books {
         Some(books) => measured.count(
             "mapped",
             "mapped blocks, first round",
             books.mapped_blocks as f64,
             Unit::Count,
         ),
-        None => measured.miss("mapped", "glibc's books could not be read in this process"),
+        None => measured.miss("mapped", held.without_books()),
     }
     let one_round = bench
         .program("large-alive")
@@ -141,7 +142,7 @@ fn measure(bench: &Bench) -> Result<Measured> {
         let lay = Unit::Bytes.show(huge);
         measured.because(
             "faults_alive",
-            format!("{lay} lay in transparent huge pages: one fault fills 512 pages"),
+            format!("{lay} lay in transparent huge pages, where one fault fills many pages at once"),
         );
     }
     let bars = |prices: &Prices| {

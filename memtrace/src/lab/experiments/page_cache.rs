@@ -8,6 +8,7 @@ use memtrace_analysis::files::Residency;
 
 use crate::inspect::page_cache::of_file;
 use crate::lab::bench::Bench;
+use crate::lab::disk::{self, Limits};
 use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
 use crate::lab::interrupt;
@@ -276,24 +277,21 @@ fn measure_fadvise(bench: &Bench) -> Result<Measured> {
     if pieces.cached > again.0.cached {
         measured.because(
             "after_willneed",
-            format!(
-                "one call brought {} and the rest of the advice was forgotten: it starts to read no more than the device \
-                 takes at once; asked for in pieces of 1 MiB {} came",
-                Unit::Bytes.show(again.0.cached as f64),
-                Unit::Bytes.show(pieces.cached as f64)
-            ),
+            one_call(again.0.cached, pieces.cached, disk::limits(&bench.settings.directory)),
         );
     }
     let taken_back =
         seen.run.stop("willneed")?.look.machine.taken_back - seen.run.stop("read")?.look.machine.taken_back;
     if taken_back > 0.0 {
-        measured.because(
-            "neighbour",
-            format!(
-                "memory was short: the kernel took {} of this machine's page cache back meanwhile",
-                Unit::Bytes.show(taken_back)
-            ),
-        );
+        for key in ["neighbour", "after_willneed"] {
+            measured.because(
+                key,
+                format!(
+                    "memory was short: the kernel took {} of this machine's page cache back meanwhile",
+                    Unit::Bytes.show(taken_back)
+                ),
+            );
+        }
     }
     match &seen.dropped {
         Some(dropped) => measured.note(format!(
@@ -326,6 +324,34 @@ fn measure_fadvise(bench: &Bench) -> Result<Measured> {
         ],
     });
     Ok(measured)
+}
+
+/// Why one call of the advice brought less than many: whether it is the disk's limits is looked up.
+fn one_call(brought: u64, by_pieces: u64, limits: Option<Limits>) -> String {
+    let show = |bytes: u64| Unit::Bytes.show(bytes as f64);
+    let limit = match limits {
+        Some(Limits {
+            read_ahead,
+            largest_request,
+        }) => {
+            let both = format!(
+                "this disk's read-ahead is {} and its largest request {}",
+                show(read_ahead),
+                show(largest_request)
+            );
+            if brought == read_ahead.max(largest_request) {
+                format!("{both}, and one call reads no more than the larger of them")
+            } else {
+                both
+            }
+        }
+        None => "the limits of the disk behind this directory cannot be told".to_string(),
+    };
+    format!(
+        "one call brought {} and the rest of the advice was forgotten: {limit}; asked for in pieces of 1 MiB {} came",
+        show(brought),
+        show(by_pieces)
+    )
 }
 
 /// A file that the program holds, whose name is gone.
@@ -364,4 +390,25 @@ fn drop_caches(neighbour: &File) -> Result<Dropped> {
         cache_before,
         cache_after: MachineMemory::now()?.buff_cache(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_disk_is_named_as_the_reason_only_where_its_limit_was_met() {
+        let disk = Some(Limits {
+            read_ahead: 8 << 20,
+            largest_request: 4 << 20,
+        });
+        let met = one_call(8 << 20, 512 << 20, disk);
+        assert!(met.contains("reads no more than the larger of them"), "{met}");
+        let other = one_call(1 << 20, 512 << 20, disk);
+        assert!(
+            other.contains("8 MiB and its largest request 4 MiB;") && !other.contains("no more"),
+            "{other}"
+        );
+        assert!(one_call(1 << 20, 2 << 20, None).contains("cannot be told"));
+    }
 }

@@ -10,6 +10,7 @@ use memtrace_analysis::report::Report;
 use crate::lab::bench::Bench;
 use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
+use crate::lab::interrupt::{Interrupted, Named};
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Command, Run};
 use crate::lab::trace::Traced;
@@ -87,7 +88,7 @@ fn measure(bench: &Bench) -> Result<Measured> {
         };
         match run_traced(bench, &command, &runtime, &mut measured) {
             Ok(run) => runs.push((runtime, run)),
-            Err(error) if error.is::<crate::lab::interrupt::Interrupted>() => return Err(error),
+            Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => measured.note(format!("{} was skipped: {error:#}", runtime.name)),
         }
     }
@@ -181,36 +182,54 @@ fn share(run: &Run, phase: &str) -> Result<f64> {
 }
 
 /// The runtimes want files with their names; the directory goes with this value.
-struct Sources(PathBuf);
+struct Sources {
+    directory: PathBuf,
+    _named: Named,
+}
 
 impl Sources {
     fn write(directory: &Path) -> Result<Self> {
         let own = directory.join(format!("memtrace-lab-{}", std::process::id()));
+        let named = Named::begin();
         fs::create_dir(&own).with_context(|| format!("making {}", own.display()))?;
-        let sources = Self(own);
+        let sources = Self {
+            directory: own,
+            _named: named,
+        };
         for (name, text) in [("Appetite.java", JAVA_SOURCE), ("appetite.go", GO_SOURCE)] {
-            let path = sources.0.join(name);
+            let path = sources.directory.join(name);
             fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         }
         Ok(sources)
     }
 
     fn java(&self, bench: &Bench) -> Option<Command> {
-        let options = ["-XX:+UseG1GC", "-Xms16m", "-Xmx512m", "--source", "11"];
+        // Without UsePerfData, or it would leave a file in /tmp/hsperfdata_USER when it is ended early.
+        let options = [
+            "-XX:-UsePerfData",
+            "-XX:+UseG1GC",
+            "-Xms16m",
+            "-Xmx512m",
+            "--source",
+            "11",
+        ];
         let arguments = options
             .iter()
             .map(OsString::from)
-            .chain([self.0.join("Appetite.java").into()]);
+            .chain([self.directory.join("Appetite.java").into()]);
         Some(bench.command(find("java")?, arguments.collect()))
     }
 
     fn go(&self, bench: &Bench) -> Option<Command> {
-        let command = bench.command(find("go")?, vec!["run".into(), self.0.join("appetite.go").into()]);
+        let command = bench.command(
+            find("go")?,
+            vec!["run".into(), self.directory.join("appetite.go").into()],
+        );
         // What it builds lies beside the source, and goes with it.
         Some(
             command
-                .env("GOCACHE", self.0.join("cache"))
-                .env("GOTMPDIR", &self.0)
+                .env("GOCACHE", self.directory.join("cache"))
+                .env("GOTMPDIR", &self.directory)
                 .env("GOFLAGS", "-modcacherw"),
         )
     }
@@ -218,8 +237,8 @@ impl Sources {
 
 impl Drop for Sources {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("memtrace: removing {}: {error}", self.0.display());
+        if let Err(error) = fs::remove_dir_all(&self.directory) {
+            eprintln!("memtrace: removing {}: {error}", self.directory.display());
         }
     }
 }

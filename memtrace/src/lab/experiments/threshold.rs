@@ -123,8 +123,9 @@ fn traced_loop(report: &Report, measured: &mut Measured) {
 
 /// What each malloc and each free of the loop left in glibc's settings.
 fn timeline(run: &Run, measured: &mut Measured) -> Result<()> {
-    let Some(start) = run.stop("base")?.look.books else {
-        measured.miss("mapped_rounds", "glibc's books could not be read in this process");
+    let base = &run.stop("base")?.look;
+    let Some(start) = base.books else {
+        measured.miss("mapped_rounds", base.without_books());
         return Ok(());
     };
     let mapped = run

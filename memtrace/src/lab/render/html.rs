@@ -40,6 +40,13 @@ pub fn render(session: &Session) -> Result<String> {
         "<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>memtrace lab</h1>\n"
     );
     let _ = writeln!(out, "<p>{}</p>", escape(&session.machine.one_line()));
+    if !session.machine.inherited.is_empty() {
+        let _ = writeln!(
+            out,
+            "<p class=\"remark\">The environment sets {}, for the lab's programs too.</p>",
+            escape(&session.machine.inherited.join(" "))
+        );
+    }
     if let Some(why) = &session.machine.without_tracing_because {
         let _ = writeln!(
             out,

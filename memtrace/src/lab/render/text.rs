@@ -30,6 +30,13 @@ pub fn head(machine: &Machine, look: Look) -> String {
         );
         out += &format!("{}\n", look.style.warning(&text));
     }
+    if !machine.inherited.is_empty() {
+        let text = format!(
+            "the environment sets {}, for the lab's programs too",
+            machine.inherited.join(" ")
+        );
+        out += &look.style.warning(&wrap(&text, 2, look.width));
+    }
     if let Some(why) = &machine.without_tracing_because {
         out += &wrap(
             &format!(
@@ -104,10 +111,11 @@ pub fn full(done: &Done, look: Look) -> String {
 pub fn summary(session: &Session, look: Look) -> String {
     let count = |word: &str| session.done.iter().filter(|done| done.verdict.word() == word).count();
     let mut out = format!(
-        "{} of {} claims hold here, {} do not, {} cannot be told; {:.0} s\n",
+        "{} of {} claims hold here, {} {} not, {} cannot be told; {:.0} s\n",
         count("holds"),
         session.done.len(),
         count("does not hold here"),
+        if count("does not hold here") == 1 { "does" } else { "do" },
         count("cannot tell"),
         session.seconds
     );

@@ -34,6 +34,9 @@ impl Child {
         let shown = command.program.to_string_lossy().into_owned();
         let mut builder = std::process::Command::new(&command.program);
         builder.current_dir(&command.directory);
+        for name in &command.without {
+            builder.env_remove(name);
+        }
         builder
             .args(&command.arguments)
             .envs(command.environment.iter().map(|(name, value)| (name, value)));

@@ -28,6 +28,8 @@ pub struct Look {
     pub machine: MachineMemory,
     /// None where the process has no glibc that is known.
     pub books: Option<Books>,
+    /// Why there are none.
+    books_unknown: Option<String>,
 }
 
 /// /proc/meminfo, bytes.
@@ -62,11 +64,20 @@ impl Look {
             let start = field(&fields, 47)?;
             look.heap_end = look.heap_end.or((start > 0.0).then_some(start as u64));
             look.machine = MachineMemory::now()?;
-            look.books = Books::read(pid).ok();
+            match Books::read(pid) {
+                Ok(books) => look.books = Some(books),
+                Err(error) => look.books_unknown = Some(format!("{error:#}")),
+            }
             look.at = since.elapsed().as_secs_f64();
             Ok(look)
         };
         looked().with_context(|| format!("looking at process {pid}"))
+    }
+
+    /// Why [`Look::books`] are not there, as a reason for what they would have shown.
+    pub fn without_books(&self) -> String {
+        let why = self.books_unknown.as_deref().unwrap_or("nobody looked");
+        format!("glibc's books could not be read in this process: {why}")
     }
 
     fn of_smaps(smaps: &str) -> Self {

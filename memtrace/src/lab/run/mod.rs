@@ -27,6 +27,8 @@ use child::{Child, Received};
 pub struct Command {
     pub program: OsString,
     pub arguments: Vec<OsString>,
+    /// Variables of the lab's own environment that it is not to get.
+    pub without: Vec<OsString>,
     pub environment: Vec<(&'static str, OsString)>,
     /// Where it runs, and makes its files.
     pub directory: PathBuf,
