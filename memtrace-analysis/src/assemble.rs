@@ -6,28 +6,37 @@ use alloc::string::{String, ToString};
 use crate::coverage;
 use crate::event::{Allocator, AllocatorKind, Entry, Realloc, Totals};
 use crate::finding;
-use crate::report::{Allocated, BlocksBytes, Freed, REPORT_VERSION, Report, TargetSection};
+use crate::report::{Allocated, BlocksBytes, Counted, Freed, REPORT_VERSION, Report, TargetSection};
 use crate::story::Story;
+use crate::watching;
 
 pub fn report(story: &Story, late_events: u64) -> Report {
     let totals = story.ledger.totals();
-    let freed = freed(story, totals);
+    let coverage = coverage::report(story, late_events);
+    let counted = coverage.calls_counted() != Counted::Never;
+    let always = coverage.calls_counted() == Counted::Always;
+    let freed = counted.then(|| freed(story, totals, always));
     let failures = story.threads.failures();
     let mut report = Report {
         report_version: REPORT_VERSION,
         target: target(story),
-        coverage: coverage::report(story, late_events),
-        calls: calls(totals),
-        allocated: allocated(story, totals),
-        live_blocks: story.ledger.live_blocks(failures.blocks),
+        coverage,
+        calls: counted.then(|| calls(totals)),
+        allocated: counted.then(|| allocated(story, totals)),
+        live_blocks: always.then(|| story.ledger.live_blocks(failures.blocks)),
         threads: story.life,
-        realloc: Realloc {
+        realloc: counted.then(|| Realloc {
             failed: realloc(totals).failed.saturating_add(refused_reallocs(totals)),
             ..realloc(totals)
-        },
+        }),
         syscalls: story.tally.report(totals),
         growth: story.growth.report(),
-        returned: story.returned.report(freed.blocks, freed.chunk_bytes),
+        returned: story.returned.report(
+            freed
+                .as_ref()
+                .filter(|_| always)
+                .map(|freed| (freed.blocks, freed.chunk_bytes)),
+        ),
         freed,
         trims: story.trims.reports().cloned().collect(),
         trims_omitted: story.trims.omitted(),
@@ -35,6 +44,7 @@ pub fn report(story: &Story, late_events: u64) -> Report {
         direct: story.outside.book.report(),
         findings: alloc::vec::Vec::new(),
         looks: story.looks.report(story.ended, is_glibc(story)),
+        cost: story.watch.latest_cost().map(watching::cost_section),
     };
     report.findings = finding::findings(&report);
     report
@@ -128,12 +138,13 @@ fn allocated(story: &Story, totals: Option<&Totals>) -> Allocated {
     }
 }
 
-fn freed(story: &Story, totals: Option<&Totals>) -> Freed {
+fn freed(story: &Story, totals: Option<&Totals>, always: bool) -> Freed {
     let latest = story.ledger.latest();
     Freed {
         blocks: latest.freed_blocks,
         chunk_bytes: latest.freed_bytes,
-        from_before: story.ledger.blocks_from_before(),
+        // Between windows blocks are made and freed unseen.
+        from_before: if always { story.ledger.blocks_from_before() } else { 0 },
         null: totals.map_or(0, |totals| totals.free_null),
         mapped_blocks: totals.map_or(0, |totals| totals.freed_mapped_blocks),
         mapped_bytes: totals.map_or(0, |totals| totals.freed_mapped_bytes),

@@ -63,6 +63,62 @@ pub enum EventKind {
         moment: LookMoment,
         look: Box<LookSummary>,
     },
+    /// What is watched from here on; without it, every call where entry points are probed.
+    Watching(Watching),
+    /// What the trace has cost the process so far.
+    Cost(Box<Cost>),
+}
+
+/// How much of the allocator is watched, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Depth {
+    /// Memory system calls alone.
+    Syscalls,
+    /// And the allocator's slow path.
+    SlowPath,
+    /// And every call.
+    Calls,
+}
+
+impl Depth {
+    /// As the command line and JSON have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Syscalls => "syscalls",
+            Self::SlowPath => "slow_path",
+            Self::Calls => "calls",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watching {
+    pub depth: Depth,
+    /// A system call is tied to its allocator call by following the stack, also where no probe saw the call.
+    pub followed: bool,
+    /// memtrace has chosen the depth, and may choose another one.
+    pub automatic: bool,
+}
+
+/// What the trace has cost, all of it since its begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Probes hit.
+    pub hits: u64,
+    /// What one hit of a cheap probe costs here, measured; None where it could not be.
+    pub hit_ns: Option<f64>,
+    /// CPU time the hits have taken from the process, estimated.
+    pub trace_ns: u64,
+    /// CPU time the process has used, what the hits took included.
+    pub cpu_ns: u64,
+    /// The share of `cpu_ns` that `trace_ns` may be; None where no limit was asked for.
+    pub max_share: Option<f64>,
+    /// Longest time that putting probes in place, and taking them away, has taken.
+    pub attach_ns: u64,
+    pub detach_ns: u64,
+    /// Longest pause that a thread saw while probes were put in place or taken away, measured on memtrace's own child.
+    pub pause_ns: Option<u64>,
 }
 
 /// Which end of a trace a look belongs to.
@@ -271,6 +327,9 @@ pub enum Attribution {
     Unreadable,
     /// A signal handler interrupted the call; the system call is the handler's.
     InSignalHandler,
+    /// The stack shows which entry point was called; what it was called with is not known. Of the frame only `entry`,
+    /// `call` and `return_address` say something.
+    EntryOnly,
 }
 
 /// An allocator call as seen at its entry.

@@ -7,7 +7,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::report::{Confidence, Finding, Report, StepKind};
+use crate::event::Depth;
+use crate::report::{Confidence, Counted, Finding, Report, StepKind};
 use crate::rule::DEFAULT_THRESHOLD;
 use crate::threshold::grouped;
 
@@ -71,7 +72,7 @@ fn doubt(report: &Report, rests: Rests) -> Option<String> {
     if coverage.lost_threads > 0 {
         return Some("some threads had no slot, so their system calls could not be attributed".to_string());
     }
-    if coverage.capabilities.probed.is_empty() {
+    if !coverage.owners_told {
         return None;
     }
     let unknown = syscalls
@@ -102,7 +103,7 @@ fn bytes(number: u64) -> String {
 }
 
 fn not_watched(report: &Report) -> Option<Finding> {
-    report.coverage.capabilities.probed.is_empty().then(|| Finding {
+    (!report.coverage.owners_told).then(|| Finding {
         kind: "allocator_not_watched".to_string(),
         text: "which allocations caused the growth cannot be told: only system calls were watched".to_string(),
         confidence: Confidence::CannotTell,
@@ -114,7 +115,7 @@ fn break_steps(report: &Report) -> Option<Finding> {
     let growth = &report.growth;
     let total = growth.brk_steps_total.saturating_sub(growth.brk_steps_direct);
     // Whose steps they are is not known where no allocator is watched, and so not by which rule they go.
-    if total == 0 || report.coverage.capabilities.probed.is_empty() {
+    if total == 0 || !report.coverage.owners_told {
         return None;
     }
     let matching = growth.brk_steps_matching;
@@ -134,6 +135,9 @@ fn break_steps(report: &Report) -> Option<Finding> {
         grouped(total)
     );
     let unpredicted = growth.brk_steps_unpredicted.saturating_sub(growth.brk_steps_direct);
+    if unpredicted >= total && report.coverage.depth == Depth::Syscalls {
+        return None;
+    }
     if unpredicted >= total.saturating_sub(matching) {
         text.push_str("; the others could not be predicted");
     }
@@ -175,7 +179,7 @@ fn arena_steps(report: &Report) -> Option<Finding> {
 fn foreign_break(report: &Report) -> Option<Finding> {
     let steps = report.growth.brk_steps_direct;
     // Of a heap that is not malloc's, or is not watched, nothing follows.
-    if report.coverage.capabilities.probed.is_empty() {
+    if !report.coverage.owners_told {
         return None;
     }
     (steps > 0).then(|| {
@@ -205,7 +209,7 @@ fn break_blocked(report: &Report) -> Option<Finding> {
 
 fn kept_for_reuse(report: &Report) -> Option<Finding> {
     let returned = &report.returned;
-    let frees = returned.frees_nothing;
+    let frees = returned.frees_nothing?;
     if frees == 0 || returned.frees_munmap > 0 || returned.frees_trim > 0 {
         return None;
     }
@@ -220,18 +224,18 @@ fn kept_for_reuse(report: &Report) -> Option<Finding> {
 fn trim_thrash(report: &Report) -> Option<Finding> {
     let (returned, growth) = (&report.returned, &report.growth);
     let steps = growth.brk_steps_total.saturating_add(growth.arena_steps_total);
-    let frees = returned
-        .frees_trim
-        .saturating_add(returned.frees_munmap)
-        .saturating_add(returned.frees_nothing);
+    let led = returned.frees_trim.saturating_add(returned.frees_munmap);
+    let frees = returned.frees_nothing.map(|nothing| led.saturating_add(nothing));
     let share = returned.frees_trim.saturating_mul(4);
-    if returned.frees_trim < OFTEN || (share < frees && steps < returned.frees_trim) {
+    if returned.frees_trim < OFTEN || (frees.is_none_or(|frees| share < frees) && steps < returned.frees_trim) {
         return None;
     }
     let text = format!(
-        "{} of {} lowered the break or shrank an arena, a system call each: a higher trim threshold would save them",
-        grouped(returned.frees_trim),
-        count(frees, "free"),
+        "{} lowered the break or shrank an arena, a system call each: a higher trim threshold would save them",
+        match frees {
+            Some(frees) => format!("{} of {}", grouped(returned.frees_trim), count(frees, "free")),
+            None => count(returned.frees_trim, "free"),
+        },
     );
     Some(finding(report, "trim_thrash", Rests::OnRecords, text))
 }
@@ -322,7 +326,7 @@ fn trims(report: &Report) -> Option<Finding> {
 }
 
 fn failures(report: &Report) -> Option<Finding> {
-    let allocated = &report.allocated;
+    let allocated = report.allocated.as_ref()?;
     (allocated.failed > 0).then(|| {
         let inferred = allocated.failed_inferred;
         let mut text = format!("{} returned no memory", count(allocated.failed, "allocator call"));
@@ -344,7 +348,11 @@ fn failures(report: &Report) -> Option<Finding> {
 }
 
 fn from_before(report: &Report) -> Option<Finding> {
-    let before = report.freed.from_before;
+    // Between windows blocks are made and freed unseen.
+    if report.coverage.calls_counted() != Counted::Always {
+        return None;
+    }
+    let before = report.freed.as_ref()?.from_before;
     (before > 0).then(|| {
         let text = format!(
             "at least {} freed had been allocated before the trace began",

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use crate::batch::ArenaKey;
 use crate::kept::Kept;
+use crate::owner::Certainty;
 use crate::report::{self, ArenaGrowth, Batch, Cause, MAX_STEPS, Step, StepBucket, StepKind};
 
 /// Most sizes of steps, and most arenas, told apart.
@@ -212,11 +213,12 @@ pub fn cause(entry: &str, request: u64, attribution: &str) -> Cause {
         entry: entry.to_string(),
         request,
         attribution: attribution.to_string(),
+        request_known: attribution != Certainty::EntryOnly.name(),
     }
 }
 
 /// A step as the report shows it, before its kind's rule is asked.
-pub fn step(growth: &crate::meaning::Growth, time_ns: u64, tid: u32, cause: Cause, batch: Batch) -> Step {
+pub fn step(growth: &crate::meaning::Growth, time_ns: u64, tid: u32, cause: Cause, batch: Option<Batch>) -> Step {
     Step {
         time_ns,
         tid,

@@ -63,5 +63,6 @@ mod threads;
 mod threshold;
 mod trims;
 mod version;
+mod watching;
 
 pub use analyzer::Analyzer;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::event::{Cost, Depth};
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Live {
     pub time_ns: u64,
@@ -18,6 +20,12 @@ pub struct Live {
     pub growth_bytes: u64,
     pub returned_bytes: u64,
     pub lost: u64,
+    /// What is watched now, where that was said.
+    pub depth: Option<Depth>,
+    /// Part of the time in which every call was counted, 0 to 1.
+    pub calls_fraction: f64,
+    /// What the trace has cost, where that is known.
+    pub cost: Option<Cost>,
 }
 
 /// The rate of calls, from readings of their total.

@@ -84,6 +84,8 @@ pub struct Surroundings<'a> {
     pub mmap_threshold: Option<u64>,
     pub page_size: u64,
     pub version: Option<Version>,
+    /// What the allocator call asked for is known.
+    pub request_known: bool,
 }
 
 /// Reads `syscall`, whose owner has been told.
@@ -217,7 +219,7 @@ fn for_main_arena(frame: &Frame, bytes: u64, around: &Surroundings) -> bool {
         return true;
     }
     // A thread arena that gets no segment maps the block instead.
-    if call.segment_refused || call.reserved.is_some() {
+    if call.segment_refused || call.reserved.is_some() || !around.request_known {
         return false;
     }
     let request = chunk::asked_of_arena(frame, around.page_size);

@@ -32,6 +32,8 @@ pub enum Certainty {
     Proven,
     /// The kernel shows no registers; the call fits.
     Likely,
+    /// Proven, but what the call was made with is not known.
+    EntryOnly,
 }
 
 impl Certainty {
@@ -39,7 +41,13 @@ impl Certainty {
         match self {
             Self::Proven => "proven",
             Self::Likely => "likely",
+            Self::EntryOnly => "entry only",
         }
+    }
+
+    /// What the call asked for is known.
+    pub const fn knows_request(self) -> bool {
+        !matches!(self, Self::EntryOnly)
     }
 }
 
@@ -55,12 +63,16 @@ pub fn owner<'a>(syscall: &'a Syscall, regions: &Regions, page_size: u64) -> Own
             frame,
             certainty: Certainty::Proven,
         },
+        (Attribution::EntryOnly, Some(frame)) => Owner::Call {
+            frame,
+            certainty: Certainty::EntryOnly,
+        },
         (Attribution::Unchecked, Some(frame)) if fits(syscall, frame, regions, page_size) => Owner::Call {
             frame,
             certainty: Certainty::Likely,
         },
         // A frame that was proven and is not there is a contradiction of the record.
-        (Attribution::Proven | Attribution::Unreadable, None) => Owner::Unknown,
+        (Attribution::Proven | Attribution::EntryOnly | Attribution::Unreadable, None) => Owner::Unknown,
         (Attribution::Unreadable, Some(_)) => Owner::Unknown,
         (Attribution::InSignalHandler, _) => Owner::Direct { in_handler: true },
         (Attribution::Unchecked | Attribution::None | Attribution::Stale, _) => direct,

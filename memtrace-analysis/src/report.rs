@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Allocator, Capabilities, EndReason, Realloc};
+use crate::event::{Allocator, Capabilities, Depth, EndReason, Realloc};
 use crate::glibc::summary::LookSummary;
 
 pub const REPORT_VERSION: u32 = 1;
@@ -27,15 +27,16 @@ pub struct Report {
     pub report_version: u32,
     pub target: TargetSection,
     pub coverage: Coverage,
-    /// Calls at the interface by entry point's name; every name is there.
-    pub calls: BTreeMap<String, u64>,
-    pub allocated: Allocated,
-    pub freed: Freed,
+    /// Calls at the interface by entry point's name; every name is there. What counts calls is None where none were
+    /// counted (`coverage.depths.calls_ns` is 0), and holds those of the time in which they were where that was a part.
+    pub calls: Option<BTreeMap<String, u64>>,
+    pub allocated: Option<Allocated>,
+    pub freed: Option<Freed>,
     /// Blocks allocated during the trace and not freed: exact for a process seen from its birth, else at least so many
-    /// (which of the freed ones came from before is not known).
-    pub live_blocks: u64,
+    /// (which of the freed ones came from before is not known). None unless every call was counted all the time.
+    pub live_blocks: Option<u64>,
     pub threads: ThreadsSection,
-    pub realloc: Realloc,
+    pub realloc: Option<Realloc>,
     pub syscalls: BTreeMap<String, SyscallCount>,
     pub growth: Growth,
     pub returned: Returned,
@@ -50,6 +51,55 @@ pub struct Report {
     /// What malloc's own books said.
     #[serde(default)]
     pub looks: LooksSection,
+    /// What the trace cost the process; None where that was not measured.
+    #[serde(default)]
+    pub cost: Option<CostSection>,
+}
+
+/// What the trace took from the process.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CostSection {
+    /// Probes hit.
+    pub hits: u64,
+    /// What one hit of a cheap probe costs on this machine, measured before the trace; None where it could not be.
+    pub hit_ns: Option<f64>,
+    /// CPU time the hits have taken, estimated from the two.
+    pub trace_ns: u64,
+    /// CPU time the process has used meanwhile, what the hits took included.
+    pub cpu_ns: u64,
+    /// `trace_ns` as a part of `cpu_ns`; None before the process has used any.
+    pub share: Option<f64>,
+    /// The limit asked for.
+    pub max_share: Option<f64>,
+    /// Longest time that putting probes in place, and taking them away, took.
+    pub attach_ns: u64,
+    pub detach_ns: u64,
+    /// Longest pause that a running thread saw by either, measured on memtrace's own child.
+    pub pause_ns: Option<u64>,
+}
+
+/// For how long what was watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DepthTimes {
+    pub calls_ns: u64,
+    pub slow_path_ns: u64,
+    pub syscalls_ns: u64,
+}
+
+/// A total that is known of a part of the time only.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    pub value: f64,
+    /// Standard error, from how much the windows differ; None with fewer than two.
+    pub standard_error: Option<f64>,
+}
+
+/// What all calls come to, from those of the time in which they were counted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimates {
+    pub allocated_blocks: Estimate,
+    pub allocated_bytes: Estimate,
+    pub freed_blocks: Estimate,
 }
 
 /// Looks at malloc's books, taken from outside.
@@ -122,8 +172,44 @@ pub struct Coverage {
     pub spurious_frees_thread_exit: u64,
     pub spurious_frees_first_free: u64,
     pub capabilities: Capabilities,
+    /// What was watched as the trace ended.
+    pub depth: Depth,
+    /// memtrace has chosen the depth itself.
+    pub depth_automatic: bool,
+    pub depths: DepthTimes,
+    /// Part of the time in which every call was counted, 0 to 1.
+    pub calls_fraction: f64,
+    /// Stretches of time in which every call was counted.
+    pub windows: u64,
+    /// What was not counted, estimated; None where all or nothing was.
+    pub estimates: Option<Estimates>,
+    /// Whose a system call is could be told.
+    pub owners_told: bool,
     /// What is not known, a sentence each.
     pub not_seen: Vec<String>,
+}
+
+/// For how much of the time every call was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    Always,
+    /// In windows.
+    Sometimes,
+    Never,
+}
+
+impl Coverage {
+    pub const fn calls_counted(&self) -> Counted {
+        match self.depths {
+            DepthTimes { calls_ns: 0, .. } if !matches!(self.depth, Depth::Calls) => Counted::Never,
+            DepthTimes {
+                slow_path_ns: 0,
+                syscalls_ns: 0,
+                ..
+            } => Counted::Always,
+            _ => Counted::Sometimes,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -245,7 +331,8 @@ pub struct Step {
     /// Address of the thread arena (or of its segment, while the arena is not known); None for all else.
     pub arena: Option<u64>,
     pub cause: Cause,
-    pub batch: Batch,
+    /// None where not every call was counted since the growth before.
+    pub batch: Option<Batch>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -254,6 +341,13 @@ pub struct Cause {
     pub entry: String,
     pub request: u64,
     pub attribution: String,
+    /// False where only the entry point is known, and `request` says nothing.
+    #[serde(default = "yes")]
+    pub request_known: bool,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// Blocks served since the growth before this one (of the same arena): the block that one was made for, up to the last
@@ -292,14 +386,15 @@ pub struct ArenaGrowth {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Returned {
-    /// Frees that led to a munmap, to a lower break (or a thread arena's shrinking), to nothing.
+    /// Frees that led to a munmap, to a lower break (or a thread arena's shrinking), to nothing; the last is None unless
+    /// every call was counted all the time.
     pub frees_munmap: u64,
     pub frees_trim: u64,
-    pub frees_nothing: u64,
-    /// Chunk bytes of those frees.
-    pub frees_munmap_chunk_bytes: u64,
-    pub frees_trim_chunk_bytes: u64,
-    pub frees_nothing_chunk_bytes: u64,
+    pub frees_nothing: Option<u64>,
+    /// Chunk bytes of those frees; None where the chunk of one was not seen.
+    pub frees_munmap_chunk_bytes: Option<u64>,
+    pub frees_trim_chunk_bytes: Option<u64>,
+    pub frees_nothing_chunk_bytes: Option<u64>,
     pub by_free_munmap_bytes: u64,
     /// The break lowered, or a thread arena shrunk, in the course of a free.
     pub by_free_trim_bytes: u64,

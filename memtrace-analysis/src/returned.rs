@@ -8,7 +8,31 @@ use crate::threads::Call;
 
 #[derive(Clone, Debug, Default)]
 pub struct ReturnBook {
+    /// But for what chunks come to.
     sums: Returned,
+    munmap_chunks: Chunks,
+    trim_chunks: Chunks,
+}
+
+/// Chunk bytes of frees.
+#[derive(Clone, Copy, Debug, Default)]
+struct Chunks {
+    bytes: u64,
+    /// There was one whose chunk was not seen.
+    unseen: bool,
+}
+
+impl Chunks {
+    fn known(self) -> Option<u64> {
+        (!self.unseen).then_some(self.bytes)
+    }
+}
+
+fn add_chunk(chunks: &mut Chunks, frame: &Frame) {
+    match frame.chunk {
+        Some(chunk) => add(&mut chunks.bytes, SizeField(chunk).bytes()),
+        None => chunks.unseen = true,
+    }
 }
 
 const fn add(sum: &mut u64, value: u64) {
@@ -26,18 +50,14 @@ impl ReturnBook {
                 add(&mut sums.by_free_munmap_bytes, bytes);
                 if !call.unmapped {
                     add(&mut sums.frees_munmap, 1);
-                    let chunk = frame.chunk.map_or(bytes, |chunk| SizeField(chunk).bytes());
-                    add(&mut sums.frees_munmap_chunk_bytes, chunk);
+                    add_chunk(&mut self.munmap_chunks, frame);
                 }
             }
             Entry::Free => {
                 add(&mut sums.by_free_trim_bytes, bytes);
                 if !call.trimmed {
                     add(&mut sums.frees_trim, 1);
-                    add(
-                        &mut sums.frees_trim_chunk_bytes,
-                        frame.chunk.map_or(0, |chunk| SizeField(chunk).bytes()),
-                    );
+                    add_chunk(&mut self.trim_chunks, frame);
                 }
             }
             Entry::MallocTrim => add(&mut sums.by_trim_bytes, bytes),
@@ -51,16 +71,15 @@ impl ReturnBook {
         }
     }
 
-    /// The sums, given the blocks that free let go of.
-    pub fn report(&self, freed_blocks: u64, freed_bytes: u64) -> Returned {
+    /// The sums, given the blocks that free let go of and their bytes, where these were counted.
+    pub fn report(&self, freed: Option<(u64, u64)>) -> Returned {
         let led = self.sums.frees_munmap.saturating_add(self.sums.frees_trim);
-        let led_bytes = self
-            .sums
-            .frees_munmap_chunk_bytes
-            .saturating_add(self.sums.frees_trim_chunk_bytes);
+        let led_bytes = self.munmap_chunks.bytes.saturating_add(self.trim_chunks.bytes);
         Returned {
-            frees_nothing: freed_blocks.saturating_sub(led),
-            frees_nothing_chunk_bytes: freed_bytes.saturating_sub(led_bytes),
+            frees_munmap_chunk_bytes: self.munmap_chunks.known(),
+            frees_trim_chunk_bytes: self.trim_chunks.known(),
+            frees_nothing: freed.map(|(blocks, _)| blocks.saturating_sub(led)),
+            frees_nothing_chunk_bytes: freed.map(|(_, bytes)| bytes.saturating_sub(led_bytes)),
             ..self.sums
         }
     }

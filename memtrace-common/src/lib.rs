@@ -82,6 +82,16 @@ pub mod active {
     pub const NOW: u32 = 1;
 }
 
+/// How much of the allocator is watched, see [`ProcessState::depth`].
+pub mod depth {
+    /// Every call: each entry point has a probe.
+    pub const CALLS: u32 = 0;
+    /// The allocator's slow path, and the entry points that no thread cache serves.
+    pub const SLOW_PATH: u32 = 1;
+    /// No probe at all.
+    pub const SYSCALLS: u32 = 2;
+}
+
 /// Up to glibc 2.33 a call of malloc, or of realloc, that finds its hook as the library came goes through it: the hook sets
 /// the allocator up, takes itself away, and starts again at the function's entry. Hooks that may still be there:
 pub mod untouched {
@@ -108,6 +118,8 @@ pub mod record {
     pub const PROCESS_EXIT: u16 = 7;
     /// A thread was born: [`super::LifeRecord`], `other` is its id.
     pub const THREAD_START: u16 = 8;
+    /// The slow path was entered soon after a memory system call: [`super::RequestRecord`].
+    pub const REQUEST: u16 = 9;
 }
 
 /// Memory system calls.
@@ -136,6 +148,16 @@ pub mod attribution {
     pub const UNREADABLE: u8 = 4;
     /// A signal handler runs on top of the frame; what it does is its own.
     pub const IN_SIGNAL_HANDLER: u8 = 5;
+    /// Not every allocator call is seen at this depth: the user side follows the stack to the call, if there is one.
+    pub const FOLLOW: u8 = 6;
+}
+
+/// What has to be known for [`attribution::FOLLOW`].
+pub mod following {
+    /// A signal handler runs that has interrupted an allocator call.
+    pub const IN_HANDLER: u8 = 1;
+    /// The slow path has a probe, so that what was asked for becomes known.
+    pub const REQUESTS_SEEN: u8 = 2;
 }
 
 /// Opens every record of the ring buffer.
@@ -193,7 +215,48 @@ pub struct Frame {
     pub entry: u8,
     /// 1 once a second hit of this call has been ignored: each call has one at most.
     pub second_hit: u8,
-    pub _pad: [u8; 6],
+    pub _pad: [u8; 2],
+    /// The process's [`ProcessState::epoch`] when it was kept.
+    pub epoch: u32,
+}
+
+/// A call of the slow path (glibc's `_int_malloc`), as kept at its entry.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlowFrame {
+    /// Address of the slot that holds the return address; 0 when none is kept.
+    pub slot: u64,
+    /// Into the function that called it.
+    pub return_address: u64,
+    /// Bytes asked for.
+    pub request: u64,
+    /// Number of this call among the thread's hits, from 1.
+    pub call: u64,
+    /// The process's [`ProcessState::epoch`] when it was kept.
+    pub epoch: u32,
+    pub _pad: u32,
+}
+
+impl SlowFrame {
+    pub const NONE: Self = Self {
+        slot: 0,
+        return_address: 0,
+        request: 0,
+        call: 0,
+        epoch: 0,
+        _pad: 0,
+    };
+}
+
+/// What the slow path was asked for, sent when a memory system call of the thread came before it: glibc sets up arenas
+/// and thread caches before it gets there, and what grew by that grew for this request.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestRecord {
+    pub header: Header,
+    /// Load address of the libc.
+    pub libc_base: u64,
+    pub frame: SlowFrame,
 }
 
 /// glibc's own books at the moment of a system call; zeros where they could not be read.
@@ -244,6 +307,10 @@ pub struct SyscallRecord<const WORDS: usize = STACK_WORDS> {
     pub libc_base: u64,
     /// The thread's last allocator call, whatever `attribution` says of it.
     pub frame: Frame,
+    /// Its last call of the slow path, likewise; only at that depth.
+    pub slow: SlowFrame,
+    /// The thread's hits so far.
+    pub hits: u64,
     pub heap: HeapState,
     pub snapshot: Snapshot,
     /// Resident pages of the process (anonymous + file + shared), as the kernel's counters say without a sum over
@@ -255,7 +322,8 @@ pub struct SyscallRecord<const WORDS: usize = STACK_WORDS> {
     pub attribution: u8,
     /// 1 when `heap` is of the main arena.
     pub main_arena: u8,
-    pub _pad: u8,
+    /// Bits of [`following`].
+    pub following: u8,
     /// How many words of the stack could be read; what `stack` has behind them means nothing.
     pub stack_words: u32,
     /// Words at the user stack pointer; the first [`STACK_WORDS`] are zeros where unreadable.
@@ -346,6 +414,9 @@ pub struct Counters {
     pub realloc_mapped: u64,
     /// Calls of malloc_trim.
     pub trims: u64,
+    /// Hits that count no call at the depth of the moment: of the slow path, and of probes that are just being put in
+    /// place or taken away.
+    pub uncounted: u64,
     /// Memory system calls by [`syscall`], and how many of them failed.
     pub syscalls: [u64; syscall::COUNT],
     pub syscalls_failed: [u64; syscall::COUNT],
@@ -373,6 +444,8 @@ impl LibcFacts {
         huge_page_offset: 0,
         hooks: [Hook::NONE; 2],
         first_argument: [0; entry::COUNT],
+        slow_site: 0,
+        slow_stack_moved: 0,
         spurious_free_returns: [0; SPURIOUS_SITES],
     };
 }
@@ -402,6 +475,7 @@ impl Counters {
         realloc_shrunk: 0,
         realloc_mapped: 0,
         trims: 0,
+        uncounted: 0,
         syscalls: [0; syscall::COUNT],
         syscalls_failed: [0; syscall::COUNT],
         lost_records: 0,
@@ -460,6 +534,10 @@ pub struct LibcFacts {
     /// Which argument register holds the first argument at the site, by [`entry`]; other than 0 only where a function
     /// has one argument.
     pub first_argument: [u8; entry::COUNT],
+    /// Virtual address of the probed instruction of the slow path, and by how much the stack pointer has moved there; 0
+    /// where it has no probe.
+    pub slow_site: u64,
+    pub slow_stack_moved: u64,
     /// Return addresses of thread exit's calls to free; zeros at the end.
     pub spurious_free_returns: [u64; SPURIOUS_SITES],
 }
@@ -478,6 +556,11 @@ pub struct ProcessState {
     pub active: u32,
     /// Bits of [`untouched`].
     pub untouched: u32,
+    /// One of [`depth`].
+    pub depth: u32,
+    /// Counts the changes of what is watched: a frame kept before one says nothing of what came after it, since the calls
+    /// in between were not seen.
+    pub epoch: u32,
 }
 
 /// A thread of a traced process.
@@ -487,6 +570,9 @@ pub struct ThreadState {
     pub frame: Frame,
     /// The frame a signal handler interrupted, given back at sigreturn.
     pub interrupted: Frame,
+    /// The same of the slow path.
+    pub slow: SlowFrame,
+    pub interrupted_slow: SlowFrame,
     /// The memory system call the thread is in.
     pub pending_args: [u64; 6],
     pub pending_enter_ns: u64,
@@ -517,7 +603,9 @@ pub struct ThreadState {
     pub exiting: u8,
     /// One of [`entry`].
     pub again: u8,
-    pub _pad: [u8; 4],
+    /// So many calls of the slow path are still to be told, see [`RequestRecord`].
+    pub tell: u8,
+    pub _pad: [u8; 3],
 }
 
 /// Where the kernel keeps what; found out by the user side, constant for the programs. Offsets are in bytes,
@@ -612,14 +700,16 @@ const _: () = {
     assert!(size_of::<Snapshot>() == 48);
     assert!(size_of::<Frame>() == 56);
     assert!(size_of::<HeapState>() == 48);
-    assert!(size_of::<SyscallRecord>() == 24 + 8 + 48 + 8 + 32 + 8 + 56 + 48 + 48 + 8 + 8 + 64);
+    assert!(size_of::<SyscallRecord>() == 24 + 8 + 48 + 8 + 32 + 8 + 56 + 40 + 8 + 48 + 48 + 8 + 8 + 64);
     assert!(
         size_of::<SyscallRecord<MOST_STACK_WORDS>>()
             == size_of::<SyscallRecord>() + 8 * (MOST_STACK_WORDS - STACK_WORDS)
     );
     assert!(size_of::<TrimRecord>() == 24 + 32 + 48 + 48);
     assert!(size_of::<LifeRecord>() == 24 + 8 + 48);
-    assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 16 + 32 + 16 + 64);
-    assert!(size_of::<ThreadState>() == 56 + 56 + 48 + 8 + 16 + 24 + 40 + 16);
-    assert!(size_of::<ProcessState>() == size_of::<LibcFacts>() + 24);
+    assert!(size_of::<SlowFrame>() == 40);
+    assert!(size_of::<RequestRecord>() == 24 + 8 + 40);
+    assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 16 + 32 + 16 + 16 + 64);
+    assert!(size_of::<ThreadState>() == 56 + 56 + 40 + 40 + 48 + 8 + 16 + 24 + 40 + 16);
+    assert!(size_of::<ProcessState>() == size_of::<LibcFacts>() + 32);
 };

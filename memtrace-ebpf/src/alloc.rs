@@ -13,6 +13,9 @@ use crate::hit::{FLAGS, Hit, argument, chunk_of, moved_argument};
 #[inline(always)]
 fn allocate(hit: &Hit, request: u64, alignment: u64, refused: bool) {
     hit.keep(request, alignment, 0);
+    if !hit.counts {
+        return;
+    }
     if refused || request > MOST_BYTES || alignment > MOST_BYTES {
         bump!(hit.process, failed[hit.entry as usize]);
     } else {
@@ -136,12 +139,15 @@ pub fn on_realloc(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let (pointer, request) = (argument(&ctx, 0), argument(&ctx, 1));
-    if hit.entered_again(request, pointer) {
+    if hit.counts && hit.entered_again(request, pointer) {
         return 0;
     }
     let starts_again = hit.starts_again();
     let chunk = if pointer != 0 { chunk_of(pointer) } else { 0 };
     hit.keep(request, pointer, chunk);
+    if !hit.counts {
+        return 0;
+    }
     if pointer != 0 && request == 0 {
         bump!(hit.process, realloc_zero);
         bump!(hit.process, realloc_zero_bytes, chunk & !FLAGS);

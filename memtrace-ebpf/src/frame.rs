@@ -2,7 +2,7 @@
 
 use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_pt_regs};
-use memtrace_common::{Frame, ThreadState, attribution, entry};
+use memtrace_common::{Frame, ProcessState, SlowFrame, ThreadState, attribution, depth, entry};
 
 use crate::arch;
 use crate::maps::kernel;
@@ -94,18 +94,36 @@ pub fn returns_to(frame: *const Frame, address: u64) -> bool {
     address == kept || return_probed && address != 0 && address & 0xfff == 0
 }
 
+/// A call of the slow path that seems to be running still.
+#[inline(always)]
+pub fn slow_on_stack(frame: *const SlowFrame, sp: u64) -> bool {
+    // SAFETY: a frame inside a value of THREADS.
+    let slot = unsafe { (*frame).slot };
+    slot != 0 && sp != 0 && arch::deeper(sp, slot) && slot - sp <= DEPTH
+}
+
 /// How a system call of this thread relates to its allocator call, and which frame that is.
 #[inline(always)]
-pub fn attribute(thread: *const ThreadState, sp: u64) -> (u8, *const Frame) {
-    // SAFETY: a value of THREADS.
-    let (frame, interrupted, handlers) = unsafe {
+pub fn attribute(process: *const ProcessState, thread: *const ThreadState, sp: u64) -> (u8, *const Frame) {
+    // SAFETY: values of STATES and THREADS.
+    let (watched, epoch, frame, interrupted, handlers) = unsafe {
         (
+            (*process).depth,
+            (*process).epoch,
             &raw const (*thread).frame,
             &raw const (*thread).interrupted,
             (*thread).handlers,
         )
     };
-    let state = state_of(frame, sp);
+    if watched != depth::CALLS && kernel!(frame_check) != 0 {
+        return (attribution::FOLLOW, frame);
+    }
+    // SAFETY: as above.
+    let state = if unsafe { (*frame).epoch } == epoch {
+        state_of(frame, sp)
+    } else {
+        attribution::NONE
+    };
     if state == attribution::DEEPER || handlers == 0 {
         return (state, frame);
     }

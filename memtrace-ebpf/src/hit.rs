@@ -3,7 +3,7 @@
 
 use aya_ebpf::bindings::pt_regs;
 use aya_ebpf::programs::ProbeContext;
-use memtrace_common::{Frame, ThreadState, entry};
+use memtrace_common::{Frame, ThreadState, depth, entry};
 
 use crate::count::{bump, size_class};
 use crate::filter::{self, Ids, Process, current_ids};
@@ -27,6 +27,8 @@ pub struct Hit {
     /// Where the return address lies.
     pub slot: u64,
     pub entry: u8,
+    /// Calls are counted at this depth.
+    pub counts: bool,
 }
 
 impl Hit {
@@ -34,6 +36,15 @@ impl Hit {
     pub fn new(ctx: &ProbeContext, entry: u8) -> Option<Self> {
         let ids = current_ids()?;
         let (process, thread) = filter::active_thread(ids)?;
+        // SAFETY: a value of STATES.
+        let watched = unsafe { (*process.state).depth };
+        let served_by_cache = matches!(entry, entry::MALLOC | entry::CALLOC | entry::FREE);
+        if watched != depth::CALLS {
+            bump!(process, uncounted);
+            if served_by_cache || watched == depth::SYSCALLS {
+                return None;
+            }
+        }
         // SAFETY: the context of a uprobe is the registers; `process.state` is a value of STATES.
         unsafe {
             let regs = &*ctx.regs;
@@ -55,6 +66,7 @@ impl Hit {
                 sp,
                 slot: arch::slot(regs, (*process.state).libc.stack_moved[entry as usize]),
                 entry,
+                counts: watched == depth::CALLS,
             })
         }
     }
@@ -87,7 +99,8 @@ impl Hit {
                 call: (*thread).calls,
                 entry: self.entry,
                 second_hit: 0,
-                _pad: [0; 6],
+                _pad: [0; 2],
+                epoch: (*self.process.state).epoch,
             };
         }
     }

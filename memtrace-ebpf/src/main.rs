@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! alloc    uprobes: one for each entry point of malloc      counters, the thread's frame
+//! slow     uprobe: the slow path                         what it was asked for
 //! returns  uretprobe: what realloc came to
 //! trim     malloc_trim, entry and return: a record for each
 //! syscalls tracepoints: entry and exit of memory calls      a record for each, tied to the frame
@@ -35,6 +36,7 @@ mod returns;
 mod rss;
 mod second_hits;
 mod signals;
+mod slow;
 mod syscalls;
 mod trim;
 

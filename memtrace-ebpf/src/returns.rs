@@ -2,7 +2,7 @@
 
 use aya_ebpf::macros::uretprobe;
 use aya_ebpf::programs::RetProbeContext;
-use memtrace_common::{Frame, MOST_BYTES, ThreadState, entry};
+use memtrace_common::{Frame, MOST_BYTES, ThreadState, depth, entry};
 
 use crate::arch;
 use crate::count::bump;
@@ -58,6 +58,10 @@ pub fn on_realloc_return(ctx: RetProbeContext) -> u32 {
         return 0;
     }
     let process = returned.process;
+    // SAFETY: a value of STATES.
+    if unsafe { (*process.state).depth } != depth::CALLS {
+        return 0;
+    }
     // SAFETY: values of STATES and THREADS.
     unsafe {
         // Where another thread had taken the hook away meanwhile.

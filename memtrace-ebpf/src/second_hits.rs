@@ -226,7 +226,10 @@ impl Hit {
                 return false;
             }
             let frame = &raw const (*thread).frame;
-            let again = (*frame).entry == entry::FREE && (*frame).argument == pointer && (*frame).slot == self.slot;
+            let again = (*frame).entry == entry::FREE
+                && (*frame).argument == pointer
+                && (*frame).slot == self.slot
+                && (*frame).epoch == (*self.process.state).epoch;
             if again {
                 (*thread).freed = 1;
             }

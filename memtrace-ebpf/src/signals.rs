@@ -8,7 +8,7 @@ use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::bpf_get_current_task;
 use aya_ebpf::macros::tracepoint;
 use aya_ebpf::programs::TracePointContext;
-use memtrace_common::{Frame, ThreadState, UNKNOWN_OFFSET, attribution};
+use memtrace_common::{Frame, SlowFrame, ThreadState, UNKNOWN_OFFSET, attribution};
 
 use crate::filter::{active_process, current_ids};
 use crate::maps::{THREADS, kernel};
@@ -31,7 +31,8 @@ const NO_FRAME: Frame = Frame {
     call: 0,
     entry: 0,
     second_hit: 0,
-    _pad: [0; 6],
+    _pad: [0; 2],
+    epoch: 0,
 };
 
 /// A signal is about to be handled, before its frame is pushed: the registers are still those interrupted.
@@ -65,6 +66,11 @@ pub fn signal_deliver(ctx: TracePointContext) -> u32 {
             } else {
                 NO_FRAME
             };
+            (*thread).interrupted_slow = if frame::slow_on_stack(&raw const (*thread).slow, registers.sp) {
+                (*thread).slow
+            } else {
+                SlowFrame::NONE
+            };
             (*thread).handler_sp = registers.sp;
             (*thread).handler_stack = if flags & SA_ONSTACK != 0 {
                 stack_apart(registers.sp)
@@ -74,6 +80,7 @@ pub fn signal_deliver(ctx: TracePointContext) -> u32 {
         }
         (*thread).handlers += 1;
         (*thread).frame = NO_FRAME;
+        (*thread).slow = SlowFrame::NONE;
     }
     0
 }
@@ -153,8 +160,11 @@ pub fn enter_rt_sigreturn(_ctx: TracePointContext) -> u32 {
         if (*thread).handlers == 0 {
             (*thread).frame = (*thread).interrupted;
             (*thread).interrupted = NO_FRAME;
+            (*thread).slow = (*thread).interrupted_slow;
+            (*thread).interrupted_slow = SlowFrame::NONE;
         } else {
             (*thread).frame = NO_FRAME;
+            (*thread).slow = SlowFrame::NONE;
         }
     }
     0

@@ -6,8 +6,8 @@ use aya_ebpf::macros::tracepoint;
 use aya_ebpf::programs::TracePointContext;
 use aya_log_ebpf::warn;
 use memtrace_common::{
-    Frame, HeapState, MORE_STACK_WORDS, MOST_STACK_WORDS, STACK_WORDS, SyscallRecord, ThreadState, attribution, record,
-    syscall,
+    Frame, HeapState, MORE_STACK_WORDS, MOST_STACK_WORDS, STACK_WORDS, SlowFrame, SyscallRecord, ThreadState,
+    attribution, depth, following, record, syscall,
 };
 
 use crate::count::{bump, snapshot};
@@ -47,8 +47,14 @@ fn enter(ctx: &TracePointContext, call: u8, arguments: usize) {
     unsafe {
         (*thread).pending_args = args;
         (*thread).pending_enter_ns = emit::now();
-        (*thread).pending_arena = if call == syscall::MUNMAP && (*thread).frame.slot != 0 {
-            heap::thread_arena(process, (*thread).libc_base, args[0])
+        let may_be_arena = (*thread).frame.slot != 0 || (*process.state).depth != depth::CALLS;
+        (*thread).pending_arena = if call == syscall::MUNMAP && may_be_arena {
+            let base = if (*process.state).depth == depth::CALLS {
+                (*thread).libc_base
+            } else {
+                (*process.state).libc_base
+            };
+            heap::thread_arena(process, base, args[0])
         } else {
             0
         };
@@ -90,7 +96,7 @@ fn exit(ctx: &TracePointContext, call: u8) {
     }
     let registers = frame::user_registers();
     signals::notice_left(thread, registers.sp);
-    let (verdict, kept) = frame::attribute(thread, registers.sp);
+    let (verdict, kept) = frame::attribute(process.state, thread, registers.sp);
     let made = Made {
         ids,
         process,
@@ -104,6 +110,9 @@ fn exit(ctx: &TracePointContext, call: u8) {
     let up_to_slot = if verdict == attribution::DEEPER {
         // SAFETY: a frame inside a value of THREADS.
         unsafe { (*kept).slot }.wrapping_sub(registers.sp).wrapping_add(8)
+    } else if verdict == attribution::FOLLOW {
+        // SAFETY: a value of STATES.
+        up_to_caller(unsafe { (*process.state).depth }, thread, call, registers.sp)
     } else {
         0
     };
@@ -120,6 +129,36 @@ fn exit(ctx: &TracePointContext, call: u8) {
             "the ring buffer is full: a system call of process {} is lost", ids.pid
         );
     }
+}
+
+/// Pages may be larger, not smaller.
+const SMALLEST_PAGE: u64 = 4096;
+/// PROT_NONE, what address space for a new arena is mapped with.
+const PROT_NONE: u64 = 0;
+/// From the slow path's slot up to that of the call from outside: realloc's way is the longest.
+const ABOVE_SLOW_PATH: u64 = bytes(40);
+
+/// How much of the stack leads to the allocator's caller, if this call is the allocator's. The setting up of an arena is
+/// the farthest.
+#[inline(always)]
+fn up_to_caller(watched: u32, thread: *const ThreadState, call: u8, sp: u64) -> u64 {
+    // SAFETY: a value of THREADS.
+    let (slow, protection) = unsafe { (&raw const (*thread).slow, (*thread).pending_args[2]) };
+    let set_up =
+        call == syscall::MUNMAP || call == syscall::MPROTECT || call == syscall::MMAP && protection == PROT_NONE;
+    // Without the slow path's frame half of the way is not known.
+    let growth = call == syscall::BRK || call == syscall::MMAP;
+    if set_up || watched == depth::SYSCALLS && growth {
+        return bytes(MOST_STACK_WORDS);
+    }
+    if frame::slow_on_stack(slow, sp) {
+        // SAFETY: as above.
+        let up = unsafe { (*slow).slot }.wrapping_sub(sp).wrapping_add(ABOVE_SLOW_PATH);
+        if up < bytes(MOST_STACK_WORDS) {
+            return up;
+        }
+    }
+    bytes(MORE_STACK_WORDS)
 }
 
 const fn bytes(words: usize) -> u64 {
@@ -167,14 +206,34 @@ fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: Made, wante
         (*record).sp = registers.sp;
         (*record).fp = registers.fp;
         (*record).lr = registers.lr;
-        (*record).libc_base = (*thread).libc_base;
+        let base = if verdict == attribution::FOLLOW {
+            (*process.state).libc_base
+        } else {
+            (*thread).libc_base
+        };
+        (*record).libc_base = base;
         (*record).frame = *kept;
-        if (*kept).return_address == 0 && arch::SLOT_HOLDS_ADDRESS {
+        (*record).slow = (*thread).slow;
+        (*record).hits = (*thread).calls;
+        if verdict == attribution::FOLLOW {
+            let epoch = (*process.state).epoch;
+            if (*kept).epoch != epoch {
+                (*record).frame.entry = 0;
+            }
+            if (*thread).slow.epoch != epoch {
+                (*record).slow = SlowFrame::NONE;
+            }
+            // A set-up in two parts: an arena's, then a thread cache's.
+            (*thread).tell = 2;
+        }
+        if verdict != attribution::FOLLOW && (*kept).return_address == 0 && arch::SLOT_HOLDS_ADDRESS {
             (*record).frame.return_address = arch::word((*kept).slot).unwrap_or(0);
         }
         (*record).main_arena = 0;
-        (*record).heap = if verdict == attribution::DEEPER || verdict == attribution::UNCHECKED {
-            let base = (*thread).libc_base;
+        (*record).heap = if verdict == attribution::DEEPER
+            || verdict == attribution::UNCHECKED
+            || verdict == attribution::FOLLOW && base != 0
+        {
             let (address, pending) = ((*thread).pending_args[0], (*thread).pending_arena);
             let arena = heap::arena_of_call(process, base, call, address, pending, kept);
             (*record).main_arena = u8::from(arena == 0);
@@ -186,16 +245,29 @@ fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: Made, wante
         (*record).resident_pages = rss::pages();
         (*record).syscall = call;
         (*record).attribution = verdict;
-        (*record)._pad = 0;
+        let interrupted = (*thread).interrupted.slot | (*thread).interrupted_slow.slot;
+        (*record).following = if (*thread).handlers != 0 && interrupted != 0 {
+            following::IN_HANDLER
+        } else {
+            0
+        } | if (*process.state).depth == depth::SLOW_PATH {
+            following::REQUESTS_SEEN
+        } else {
+            0
+        };
         let room = bytes(WORDS);
         let bytes = if wanted < room { wanted } else { room };
         // On failure the helper fills the buffer with zeros.
-        let failed = read_user(
-            (&raw mut (*record).stack).cast(),
-            bytes as u32,
-            registers.sp as *const _,
-        );
+        let stack = &raw mut (*record).stack;
+        let failed = read_user(stack.cast(), bytes as u32, registers.sp as *const _);
         (*record).stack_words = if failed == 0 { bytes as u32 / 8 } else { 0 };
+        if failed != 0 {
+            // A caller's large array may lie above, of which no page has been touched yet.
+            let on_page = SMALLEST_PAGE - (registers.sp & (SMALLEST_PAGE - 1));
+            let bytes = if on_page < room { on_page } else { room };
+            let failed = read_user(stack.cast(), bytes as u32, registers.sp as *const _);
+            (*record).stack_words = if failed == 0 { bytes as u32 / 8 } else { 0 };
+        }
     }
 }
 

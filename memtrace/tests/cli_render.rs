@@ -18,6 +18,14 @@ fn trouble_is_said_and_harmless_to_a_terminal() {
 }
 
 #[test]
+fn what_was_not_counted_is_not_said() {
+    golden::check(
+        "syscalls-only.txt",
+        &text::render(&[fixture::syscalls_only()], Style::PLAIN),
+    );
+}
+
+#[test]
 fn several_processes_have_a_part_each() {
     let reports = [fixture::brk_steps(), fixture::troubled()];
     let text = text::render(&reports, Style::PLAIN);
@@ -43,6 +51,7 @@ fn one_process_is_the_document_itself() {
 fn documents_keep_the_schema() {
     schema::check(&json::document(&[fixture::brk_steps()]).unwrap());
     schema::check(&json::document(&[fixture::troubled()]).unwrap());
+    schema::check(&json::document(&[fixture::syscalls_only()]).unwrap());
     schema::check(&json::document(&[fixture::brk_steps(), fixture::troubled()]).unwrap());
 }
 

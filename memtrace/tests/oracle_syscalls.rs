@@ -11,6 +11,9 @@ use memtrace_test_support::tracer::{self, Attached, Differences};
 use memtrace_test_support::{binary, cc, skip};
 use serde_json::Value;
 
+/// At each depth every memory system call is seen.
+const DEPTHS: [&str; 3] = ["calls", "slow-path", "syscalls"];
+
 fn compare(of: &str, report: &Value, calls: &Calls) {
     let mut differences = Differences::default();
     for name in SYSCALLS {
@@ -87,8 +90,10 @@ fn programs_are_seen_from_their_first_system_call() {
             .expect("starting strace");
         assert!(status.success(), "strace ended with {status}");
         let expected = strace::count(fs::read_to_string(&log).expect("reading strace's log").lines());
-        let report = tracer::spawning(&scratch, &words).run();
-        compare(program, &report, &expected);
+        for depth in DEPTHS {
+            let report = tracer::spawning_at(depth, &scratch, &words).run();
+            compare(&format!("{program}, depth {depth}"), &report, &expected);
+        }
     }
 }
 
@@ -101,13 +106,15 @@ fn a_system_call_is_attributed_if_and_only_if_an_allocator_call_made_it() {
     }
     let scratch = Scratch::new();
     let direct = cc::compile("direct", cc::Kind::Program, None, &scratch);
-    check_attribution(&direct, &scratch);
+    for depth in DEPTHS {
+        check_attribution(depth, &direct, &scratch);
+    }
 }
 
-fn check_attribution(direct: &Path, scratch: &Scratch) {
+fn check_attribution(depth: &str, direct: &Path, scratch: &Scratch) {
     let mut child = Talker::start(Command::new(direct).arg("200"));
     child.line_with("ready");
-    let attached = Attached::to(child.pid(), scratch);
+    let attached = Attached::to_at(depth, child.pid(), scratch);
     child.go_on();
     let inside = counts(&child.line_with("in "), "in");
     let own = counts(&child.line_with("own "), "own");
@@ -119,7 +126,8 @@ fn check_attribution(direct: &Path, scratch: &Scratch) {
         differences.compare(&report, &format!("/syscalls/{name}/direct"), own[name]);
         differences.compare(&report, &format!("/syscalls/{name}/unknown"), 0);
     }
-    differences.check("system calls in and around allocator calls", &report);
+    let of = format!("system calls in and around allocator calls, depth {depth}");
+    differences.check(&of, &report);
 }
 
 /// Handlers interrupt malloc, and leave it by a jump, or after others have been left so, return to it.

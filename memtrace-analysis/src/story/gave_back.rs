@@ -6,19 +6,13 @@ use super::Story;
 use crate::batch::ArenaKey;
 use crate::event::{Entry, Frame, Syscall};
 use crate::meaning::{Return, ReturnWay};
+use crate::owner::Owner;
 use crate::regions::RegionKind;
 use crate::rule;
 use crate::stream::{News, ReturnEvent};
 
 impl Story {
-    pub(super) fn gave_back(
-        &mut self,
-        time_ns: u64,
-        tid: u32,
-        syscall: &Syscall,
-        frame: Option<&Frame>,
-        returned: &Return,
-    ) {
+    pub(super) fn gave_back(&mut self, time_ns: u64, tid: u32, syscall: &Syscall, whose: Owner, returned: &Return) {
         let arena = match returned.way {
             ReturnWay::BreakDown => Some(ArenaKey::Main),
             ReturnWay::ArenaShrunk | ReturnWay::SegmentUnmapped => {
@@ -45,14 +39,17 @@ impl Story {
             }
             ReturnWay::BreakDown | ReturnWay::ArenaShrunk | ReturnWay::PagesAdvised => {}
         }
-        let Some(frame) = frame else { return };
-        if frame.entry == Entry::MallocTrim {
+        let Owner::Call { frame, certainty } = whose else {
+            return;
+        };
+        let arguments = certainty.knows_request();
+        if frame.entry == Entry::MallocTrim && arguments {
             let earlier = self.trims.returned(time_ns, tid, frame.call, frame.request, returned);
             self.tell_trim(earlier);
         }
         let call = self.threads.enter(tid, frame);
         self.returned.enter(returned, frame, call);
-        let predicted_bytes = self.predict_trim(syscall, frame, returned);
+        let predicted_bytes = arguments.then(|| self.predict_trim(syscall, frame, returned)).flatten();
         self.tell(|| {
             News::Returned(ReturnEvent {
                 time_ns,
@@ -61,7 +58,7 @@ impl Story {
                 start: returned.start,
                 bytes: returned.bytes,
                 entry: frame.entry.name().to_string(),
-                pointer: matches!(frame.entry, Entry::Free | Entry::Realloc).then_some(frame.argument),
+                pointer: (arguments && matches!(frame.entry, Entry::Free | Entry::Realloc)).then_some(frame.argument),
                 predicted_bytes,
             })
         });

@@ -24,16 +24,23 @@ impl Story {
         let arena = self.arena_of(growth, syscall.heap.as_ref());
         let (frame, cause) = self.cause(syscall, whose);
         let batch = match frame {
-            Some(frame) => self.batches.close(tid, arena, Some(frame), &syscall.snapshot),
+            Some(frame) => {
+                let counted = self.watch.counts_since_last_growth();
+                let batch = self.batches.close(tid, arena, Some(frame), &syscall.snapshot);
+                counted.then_some(batch)
+            }
             // What others take closes nobody's batch.
-            None => report::Batch::default(),
+            None => Some(report::Batch::default()),
         };
         let mut step = growth::step(growth, time_ns, tid, cause, batch);
         step.arena = match arena {
             Some(ArenaKey::Thread(address)) => Some(address),
             Some(ArenaKey::Main) | None => None,
         };
-        if let Some(frame) = frame {
+        let request_known = matches!(whose, Owner::Call { certainty, .. } if certainty.knows_request());
+        if frame.is_some() && !request_known {
+            step.reason = Some("what was asked for is not known at this depth".to_string());
+        } else if let Some(frame) = frame {
             let call = self.threads.current(tid, frame);
             let prediction = predict::predict(
                 growth,
@@ -59,11 +66,11 @@ impl Story {
             }
         } else {
             step.reason = Some(match whose {
-                Owner::Unknown if self.start.as_ref().is_some_and(|start| !start.watches_calls()) => {
+                Owner::Unknown if self.start.is_some() && !self.tells_owners() => {
                     "the allocator's calls are not watched, so whose step it is cannot be told".to_string()
                 }
                 Owner::Unknown => "whose step it is could not be told".to_string(),
-                _ if self.start.as_ref().is_some_and(|start| !start.watches_calls()) => {
+                _ if self.start.is_some() && !self.tells_owners() => {
                     "made by an allocator, or a program, whose calls are not watched".to_string()
                 }
                 _ => "moved outside the allocator (sbrk or brk of the program's own)".to_string(),

@@ -31,6 +31,7 @@ use crate::threads::Threads;
 use crate::threshold::ThresholdBook;
 use crate::trims::TrimBook;
 use crate::version::Version;
+use crate::watching::WatchBook;
 
 /// Where the page size is not known.
 const PAGE_SIZE: u64 = 4096;
@@ -62,6 +63,7 @@ pub struct Story {
     pub outside: Outside,
     pub tally: Tally,
     pub looks: Looks,
+    pub watch: WatchBook,
     rate: Rate,
     tids: BTreeSet<u32>,
     /// Segment -> arena.
@@ -142,6 +144,8 @@ impl Story {
             EventKind::Tick => {}
             EventKind::End { reason } => self.ended = Some(*reason),
             EventKind::Look { moment, look } => self.looks.take(*time_ns, *moment, look),
+            EventKind::Watching(watching) => self.watch.change(*time_ns, *watching, self.ledger.latest()),
+            EventKind::Cost(cost) => self.watch.cost(cost),
         }
     }
 
@@ -200,7 +204,11 @@ impl Story {
 
     fn totals(&mut self, time_ns: u64, totals: &Totals) {
         self.ledger.observe_totals(totals);
-        self.rate.observe(time_ns, sum(&totals.calls));
+        if self.watch.counts_now() {
+            self.rate.observe(time_ns, sum(&totals.calls));
+        } else {
+            self.rate = Rate::default();
+        }
     }
 
     fn snapshot(&mut self, tid: u32, snapshot: &Snapshot) {
@@ -227,6 +235,12 @@ impl Story {
         self.threshold
             .read(time_ns, &thresholds, snapshot.allocated_blocks <= 1);
         self.tell_threshold(before);
+    }
+
+    /// Whose a system call is can be told: by probes, or by following the stack.
+    pub fn tells_owners(&self) -> bool {
+        let probed = self.start.as_ref().is_some_and(Start::watches_calls);
+        self.watch.now().map_or(probed, |now| now.followed || probed)
     }
 
     pub fn page_size(&self) -> u64 {
@@ -279,6 +293,11 @@ impl Story {
             growth_bytes: self.growth.bytes(),
             returned_bytes: self.returned.bytes(),
             lost: totals.map_or(0, |totals| totals.lost_records),
+            depth: self.watch.now().map(|now| now.depth),
+            calls_fraction: self
+                .watch
+                .calls_fraction(self.begin_ns.unwrap_or(self.end_ns), self.end_ns),
+            cost: self.watch.latest_cost().copied(),
         }
     }
 }

@@ -23,7 +23,7 @@ impl Story {
         match whose {
             Owner::Call { frame, certainty } => {
                 self.threads.enter(tid, frame);
-                if certainty == Certainty::Proven {
+                if certainty != Certainty::Likely {
                     self.outside.origins.allocator_call(syscall);
                 }
             }
@@ -39,6 +39,7 @@ impl Story {
                 .or(self.threshold.mmap_threshold()),
             page_size: self.page_size(),
             version: self.version,
+            request_known: !matches!(whose, Owner::Call { certainty, .. } if !certainty.knows_request()),
         };
         let meaning = meaning::read(syscall, whose, &around);
         if syscall.kind == SyscallKind::Brk {
@@ -47,7 +48,7 @@ impl Story {
         }
         match meaning {
             Meaning::Growth(growth) => self.grown(time_ns, tid, syscall, whose, &growth),
-            Meaning::Return(returned) => self.gave_back(time_ns, tid, syscall, frame, &returned),
+            Meaning::Return(returned) => self.gave_back(time_ns, tid, syscall, whose, &returned),
             Meaning::Refused => {
                 if let Some(frame) = frame {
                     let call = self.threads.enter(tid, frame);
@@ -77,7 +78,7 @@ impl Story {
 
     /// Where no allocator is watched, its own growths look like the program's, unless its code is a file of its own.
     fn may_be_unwatched_malloc(&self, syscall: &Syscall) -> bool {
-        let Some(start) = self.start.as_ref().filter(|start| !start.watches_calls()) else {
+        let Some(start) = self.start.as_ref().filter(|_| !self.tells_owners()) else {
             return false;
         };
         match start.allocator.kind {

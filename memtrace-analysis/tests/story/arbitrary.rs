@@ -368,6 +368,25 @@ fn kind() -> impl Strategy<Value = EventKind> {
         1 => Just(EventKind::Tick),
         1 => select(vec![EndReason::TimeUp, EndReason::Interrupted, EndReason::ProcessExited, EndReason::Failed])
             .prop_map(|reason| EventKind::End { reason }),
+        1 => (select(vec![Depth::Syscalls, Depth::SlowPath, Depth::Calls]), any::<bool>(), any::<bool>()).prop_map(
+            |(depth, followed, automatic)| EventKind::Watching(Watching {
+                depth,
+                followed,
+                automatic,
+            })
+        ),
+        1 => (figure(), option::of(any::<f64>()), figure(), figure(), option::of(0.0..1.0)).prop_map(
+            |(hits, hit_ns, trace_ns, cpu_ns, max_share)| EventKind::Cost(Box::new(Cost {
+                hits,
+                hit_ns: hit_ns.filter(|ns| ns.is_finite()),
+                trace_ns,
+                cpu_ns,
+                max_share,
+                attach_ns: hits,
+                detach_ns: cpu_ns,
+                pause_ns: None,
+            }))
+        ),
         1 => (select(vec![LookMoment::Begin, LookMoment::End]), look()).prop_map(|(moment, look)| EventKind::Look {
             moment,
             look: Box::new(look),

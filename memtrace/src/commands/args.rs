@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use memtrace_analysis::event::Depth;
 
 use super::explain::ExplainArgs;
 use super::lab::LabArgs;
@@ -115,6 +116,9 @@ pub struct TraceArgs {
     /// End after this time: 30s, 500ms, 1m30s, 2h
     #[arg(long = "for", value_name = "TIME", value_parser = quantity::duration, allow_hyphen_values = true)]
     pub duration: Option<Duration>,
+    /// How much is watched: the more is known, the more it costs the process
+    #[arg(long, value_name = "DEPTH", value_enum, default_value_t = DepthChoice::Calls, help_heading = "What to trace")]
+    pub depth: DepthChoice,
     /// Keep the events in this file, for `memtrace replay`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -126,6 +130,29 @@ pub struct TraceArgs {
     pub debug_bpf: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DepthChoice {
+    /// Memory system calls, thresholds and arenas, by no probe at all: each growth and return, and which function of the
+    /// allocator made it. Not known: what was asked for, counts of blocks. Costs the process next to nothing
+    Syscalls,
+    /// And the allocator's slow path, where calls end up that no thread cache serves: each growth is tied to the request
+    /// that made it necessary. Not known: counts of blocks. A process that lives in its thread caches hardly notices
+    SlowPath,
+    /// Every call of the allocator, counted: blocks, bytes and sizes exactly, the batch behind each growth, what is live.
+    /// Costs about a microsecond a call
+    Calls,
+}
+
+impl DepthChoice {
+    pub const fn depth(self) -> Depth {
+        match self {
+            Self::Syscalls => Depth::Syscalls,
+            Self::SlowPath => Depth::SlowPath,
+            Self::Calls => Depth::Calls,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

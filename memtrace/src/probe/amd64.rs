@@ -11,6 +11,7 @@ use iced_x86::{
     Mnemonic, OpAccess, OpKind, Register,
 };
 
+use super::code::Branch;
 use super::site::{Branches, Function, Site};
 
 /// Integer arguments in the order of the System V ABI.
@@ -204,4 +205,62 @@ pub(super) fn direct_branches(code: &[u8], address: u64, target: u64) -> Branche
         }
     }
     found
+}
+
+/// Direct branches of a piece of code, those within it included.
+pub(super) fn branches(code: &[u8], address: u64) -> Vec<Branch> {
+    Decoder::with_ip(64, code, address, DecoderOptions::NONE)
+        .iter()
+        .filter_map(|instruction| {
+            let call = match instruction.flow_control() {
+                FlowControl::Call => true,
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => false,
+                _ => return None,
+            };
+            Some(Branch {
+                call,
+                target: instruction.near_branch_target(),
+            })
+        })
+        .collect()
+}
+
+/// At one of its calls of `function` at least, the code has `value` in the first argument.
+///
+/// Registers that hold it are followed in the order of the code; where a jump may come in from elsewhere, nothing is known.
+pub(super) fn hands_over(code: &[u8], address: u64, function: u64, value: u64) -> bool {
+    let targets = jump_targets(code, address);
+    let mut info = InstructionInfoFactory::new();
+    let mut holding: HashSet<Register> = HashSet::new();
+    for instruction in &mut Decoder::with_ip(64, code, address, DecoderOptions::NONE) {
+        if targets.contains(&instruction.ip()) {
+            holding.clear();
+        }
+        if instruction.flow_control() == FlowControl::Call && instruction.near_branch_target() == function {
+            if holding.contains(&Register::RDI) {
+                return true;
+            }
+            holding.clear();
+            continue;
+        }
+        let takes = match instruction.code() {
+            Code::Lea_r64_m => instruction.is_ip_rel_memory_operand() && instruction.ip_rel_memory_address() == value,
+            Code::Mov_r64_rm64 | Code::Mov_rm64_r64 => {
+                instruction.op1_kind() == OpKind::Register && holding.contains(&instruction.op1_register())
+            }
+            _ => false,
+        };
+        for used in info.info(&instruction).used_registers() {
+            if !matches!(
+                used.access(),
+                OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
+            ) {
+                holding.remove(&used.register().full_register());
+            }
+        }
+        if takes && instruction.op0_kind() == OpKind::Register {
+            holding.insert(instruction.op0_register());
+        }
+    }
+    false
 }

@@ -4,6 +4,7 @@
 //! line with a single step. Instructions have a fixed width, and a prologue is made of few kinds, so they are decoded by
 //! hand, after the encoding tables of the Arm Architecture Reference Manual (C4.1); an unknown one ends the walk.
 
+use super::code::Branch;
 use super::site::{Branches, Function, Site};
 
 const X29: u32 = 29;
@@ -306,4 +307,70 @@ const fn bits(word: u32, from: u32, count: u32) -> u32 {
 const fn signed(field: u32, width: u32) -> i64 {
     let shift = 32 - width;
     (((field << shift) as i32) >> shift) as i64
+}
+
+/// Direct branches of a piece of code, those within it included.
+pub(super) fn branches(code: &[u8], address: u64) -> Vec<Branch> {
+    instructions(code, address)
+        .filter_map(|(word, at)| {
+            Some(Branch {
+                call: word & 0xfc00_0000 == 0x9400_0000,
+                target: branch_target(word, at)?,
+            })
+        })
+        .collect()
+}
+
+fn instructions(code: &[u8], address: u64) -> impl Iterator<Item = (u32, u64)> {
+    code.chunks_exact(4)
+        .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+        .zip((address..).step_by(4))
+}
+
+/// At one of its calls of `function` at least, the code has `value` in the first argument.
+///
+/// Registers are followed in the order of the code through `adrp`, `add` and `mov`; where a jump may come in from
+/// elsewhere, nothing is known.
+pub(super) fn hands_over(code: &[u8], address: u64, function: u64, value: u64) -> bool {
+    let targets: Vec<u64> = instructions(code, address)
+        .filter_map(|(word, at)| branch_target(word, at))
+        .collect();
+    let mut holds: [Option<u64>; 32] = [None; 32];
+    for (word, at) in instructions(code, address) {
+        if targets.contains(&at) {
+            holds = [None; 32];
+        }
+        let (rd, rn, rm) = (bits(word, 0, 5), bits(word, 5, 5), bits(word, 16, 5));
+        let known = |register: u32| holds[register as usize];
+        match word {
+            w if w & 0xfc00_0000 == 0x9400_0000 => {
+                if branch_target(word, at) == Some(function) && known(0) == Some(value) {
+                    return true;
+                }
+                holds = [None; 32];
+            }
+            // adrp
+            w if w & 0x9f00_0000 == 0x9000_0000 => {
+                let distance = signed(bits(w, 5, 19) << 2 | bits(w, 29, 2), 21);
+                holds[rd as usize] = Some((at & !0xfff).wrapping_add_signed(distance << 12));
+            }
+            // add, of an immediate that is not shifted
+            w if w & 0xffc0_0000 == 0x9100_0000 => {
+                holds[rd as usize] = known(rn).map(|base| base.wrapping_add(u64::from(bits(w, 10, 12))));
+            }
+            // mov between registers
+            w if w & 0xffe0_ffe0 == 0xaa00_03e0 => holds[rd as usize] = known(rm),
+            w => match effect(w) {
+                Effect::Writes(registers) => {
+                    for register in registers.into_iter().flatten() {
+                        holds[register as usize] = None;
+                    }
+                }
+                Effect::Unknown if branch_target(w, at).is_none() => holds = [None; 32],
+                _ => {}
+            },
+        }
+        holds[SP_OR_ZERO as usize] = None;
+    }
+    false
 }

@@ -34,6 +34,8 @@ pub(super) struct Symbol {
     pub name: String,
     pub address: u64,
     pub size: u64,
+    /// Others can call it by its name; in a static program, other parts of it.
+    pub exported: bool,
 }
 
 pub(super) struct Library<'data> {
@@ -97,6 +99,7 @@ impl<'data> Library<'data> {
                 name: name.to_owned(),
                 address: symbol.address(),
                 size: symbol.size(),
+                exported: symbol.is_global(),
             });
         }
         let build_id = build_id(&file);
@@ -118,6 +121,12 @@ impl<'data> Library<'data> {
 
     pub fn function(&self, name: &str) -> Option<&Symbol> {
         self.functions.iter().find(|symbol| symbol.name == name)
+    }
+
+    /// First instructions of exported functions.
+    pub fn exported(&self) -> impl Iterator<Item = u64> {
+        let exported = self.functions.iter().filter(|symbol| symbol.exported);
+        exported.map(|symbol| symbol.address)
     }
 
     pub fn object(&self, name: &str) -> Option<&Symbol> {

@@ -11,12 +11,15 @@
 mod amd64;
 mod arm64;
 mod books;
+mod code;
 mod library;
 mod plan;
 mod site;
+mod slow;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use memtrace_analysis::event::Entry;
@@ -46,6 +49,9 @@ pub struct ProbePlan {
     pub hooks: Option<[Hook; 2]>,
     /// Virtual addresses to which thread exit's own calls of free return.
     pub spurious_free_returns: Vec<u64>,
+    /// The allocator's slow path; where it cannot be told, why not.
+    pub slow_path: Result<SlowPath, String>,
+    pub code: AllocatorCode,
     /// What could not be found out, a sentence each.
     pub limits: Vec<String>,
 }
@@ -55,6 +61,30 @@ pub struct ProbePlan {
 pub struct Hook {
     pub variable: u64,
     pub function: u64,
+}
+
+/// Where to probe `_int_malloc`, which serves what no thread cache does. Its second argument is the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowPath {
+    /// Virtual address of its first instruction.
+    pub function: u64,
+    /// Bytes from there to the probed instruction.
+    pub offset: u64,
+    pub file_offset: u64,
+    pub instruction: String,
+    pub cost: CostClass,
+    pub stack_moved: u32,
+    /// Why this function, and why there.
+    pub reason: String,
+}
+
+/// Which code runs in the frame of which entry point: its own, and that which it jumps to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllocatorCode {
+    /// Virtual address of a piece of code, as the unwind tables have it, and the entry points whose it is.
+    pub pieces: BTreeMap<u64, Vec<Entry>>,
+    /// Exported functions, no entry points themselves, that such code jumps to at its end, and whose code that is.
+    pub ends_in: BTreeMap<u64, Vec<Entry>>,
 }
 
 /// One place to probe.

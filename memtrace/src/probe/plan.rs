@@ -6,9 +6,10 @@ use memtrace_analysis::event::Entry;
 use memtrace_analysis::glibc::initial_pointer;
 
 use super::books::Books;
+use super::code::Code;
 use super::library::{Architecture, Library, Symbol, TextSegment};
 use super::site::Function;
-use super::{Hook, ProbePlan, ProbeSite, amd64, arm64};
+use super::{Hook, ProbePlan, ProbeSite, amd64, arm64, slow};
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,7 @@ impl ProbePlan {
             .ok_or_else(|| PlanError::NoCode(String::from("malloc")))?;
         let version = library.version();
         let books = Books::of(&library, &mut limits);
+        let code = Code::of(&library);
         let own = own_frees(&library, text, &mut limits);
         Ok(Self {
             hooks: version
@@ -83,6 +85,11 @@ impl ProbePlan {
             huge_page_offset: books.huge_page_offset,
             first_free_twice: own.first_free_twice,
             spurious_free_returns: own.returns,
+            slow_path: code.as_ref().map_or_else(
+                || Err(String::from("there are no unwind tables")),
+                |code| slow::slow_path(&library, code, books.main_arena),
+            ),
+            code: code.as_ref().map(slow::allocator_code).unwrap_or_default(),
             limits,
         })
     }

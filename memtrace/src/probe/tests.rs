@@ -1,16 +1,17 @@
 //! The choice of sites against a table that was found by hand for five glibc releases, and whole libraries where they
 //! are at hand: the running system's always, other releases in `target/glibc` (or `MEMTRACE_GLIBC_DIR`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use memtrace_analysis::event::Entry;
 use memtrace_test_support::skip::skip;
 use proptest::prelude::*;
 
+use super::code::{Code, Piece};
 use super::library::{Architecture, Library};
 use super::site::{Function, Site};
-use super::{CostClass, PlanError, ProbePlan, amd64, arm64};
+use super::{CostClass, PlanError, ProbePlan, amd64, arm64, slow};
 
 const RELEASES: [&str; 5] = ["2.31", "2.36", "2.41", "2.43", "2.44"];
 
@@ -395,6 +396,177 @@ fn lines_of(library: &Library<'_>) -> Vec<String> {
     STORED.into_iter().map(line).collect()
 }
 
+/// Pieces of code around malloc by release and architecture, see the head of the file.
+const GRAPHS: &str = include_str!("fixtures/glibc-graph.txt");
+
+/// `_int_malloc` by release, as glibc's debug symbols name it, and the offset and stack movement of the site in it.
+type SlowSites = [(u64, u64, u32); 5];
+
+#[rustfmt::skip]
+const SLOW_PATH: [(&str, SlowSites); 2] = [
+    ("amd64", [(0x84240, 0, 0), (0x97360, 3, 0), (0xa0fe0, 3, 0), (0xa3040, 0, 0), (0xa51a0, 0, 0)]),
+    ("arm64", [(0x76fd0, 12, 192), (0x90b50, 12, 128), (0x95e60, 16, 128), (0x99200, 0, 0), (0x99b60, 0, 0)]),
+];
+
+/// The code of one release from [`GRAPHS`], its bytes in `memory`, and the address of main_arena.
+fn graph<'a>(release: &str, architecture: &str, memory: &'a [(u64, u64, Vec<u8>)]) -> (Code<'a>, u64) {
+    let mut code = Code {
+        architecture: if architecture == "amd64" {
+            Architecture::Amd64
+        } else {
+            Architecture::Arm64
+        },
+        pieces: memory
+            .iter()
+            .map(|(start, end, bytes)| (*start, Piece { end: *end, bytes }))
+            .collect(),
+        exported: BTreeSet::new(),
+        entries: Vec::new(),
+    };
+    let mut main_arena = None;
+    for fields in graph_lines(release, architecture) {
+        match fields[..] {
+            ["main_arena", address] => main_arena = Some(number(address)),
+            ["exported", address] => _ = code.exported.insert(number(address)),
+            [name, address] => {
+                let entry = Entry::ALL.into_iter().find(|entry| entry.name() == name).unwrap();
+                code.entries.push((entry, number(address)));
+            }
+            _ => {}
+        }
+    }
+    (code, main_arena.unwrap())
+}
+
+fn graph_lines<'a>(release: &str, architecture: &str) -> impl Iterator<Item = Vec<&'a str>> {
+    let head = [release.to_owned(), architecture.to_owned()];
+    GRAPHS
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .filter(move |fields| fields[..2] == head)
+        .map(|fields| fields[2..].to_vec())
+}
+
+/// Begin, end and bytes of the pieces; of those that are only called, no bytes.
+fn memory(release: &str, architecture: &str) -> Vec<(u64, u64, Vec<u8>)> {
+    let pieces = graph_lines(release, architecture).filter(|fields| fields[0] == "piece");
+    pieces
+        .map(|fields| {
+            let code = fields.get(3).copied().unwrap_or_default();
+            let bytes = (0..code.len()).step_by(2);
+            let bytes = bytes.map(|at| u8::from_str_radix(&code[at..at + 2], 16).unwrap());
+            (number(fields[1]), number(fields[2]), bytes.collect())
+        })
+        .collect()
+}
+
+fn number(hexadecimal: &str) -> u64 {
+    u64::from_str_radix(hexadecimal.trim_start_matches("0x"), 16).unwrap()
+}
+
+#[test]
+fn the_slow_path_is_found_by_who_calls_it() {
+    for (architecture, table) in SLOW_PATH {
+        for (release, (function, offset, moved)) in RELEASES.into_iter().zip(table) {
+            let memory = memory(release, architecture);
+            let (code, main_arena) = graph(release, architecture, &memory);
+            let slow = slow::find(&code, main_arena).unwrap();
+            assert_eq!(slow.function, function, "{architecture} {release}");
+            assert_eq!(
+                (slow.site.offset, slow.site.cost, slow.site.stack_moved),
+                (offset, CostClass::Emulated, moved),
+                "{architecture} {release}: {:?}",
+                slow.site
+            );
+            // Another arena's address is not what malloc hands over.
+            assert!(slow::find(&code, main_arena + 16).is_err(), "{architecture} {release}");
+            // Without calloc's word nothing is certain.
+            let without = Code {
+                entries: code
+                    .entries
+                    .iter()
+                    .copied()
+                    .filter(|(entry, _)| *entry != Entry::Calloc)
+                    .collect(),
+                ..code.clone()
+            };
+            assert_eq!(
+                slow::find(&without, main_arena),
+                Err(String::from("there is no calloc"))
+            );
+            let whose = slow::allocator_code(&code);
+            assert_eq!(whose.pieces[&code.entry(Entry::Malloc).unwrap()], [Entry::Malloc]);
+            assert_eq!(whose.pieces.get(&function), None, "it runs in frames of its own");
+        }
+    }
+}
+
+/// What [`graph`] needs of a library.
+fn graph_of(library: &Library<'_>) -> Vec<String> {
+    let code = Code::of(library).unwrap();
+    let plan = ProbePlan::for_library(library.bytes).unwrap();
+    let version = library.version().unwrap();
+    let architecture = match library.architecture {
+        Architecture::Amd64 => "amd64",
+        Architecture::Arm64 => "arm64",
+    };
+    let head = format!("{version} {architecture}");
+    let mut lines = vec![format!("{head} main_arena {:#x}", plan.main_arena.unwrap())];
+    let mut whole = BTreeSet::new();
+    let mut called = BTreeSet::new();
+    for &(entry, address) in &code.entries {
+        lines.push(format!("{head} {} {address:#x}", entry.name()));
+        if !matches!(entry, Entry::Malloc | Entry::Calloc | Entry::Realloc | Entry::Memalign) {
+            called.insert(address);
+            continue;
+        }
+        let body = code.body(address);
+        let first = code.called(&body);
+        called.extend(body.ends_in);
+        called.extend(first.keys().copied());
+        whole.extend(body.pieces);
+        if matches!(entry, Entry::Realloc | Entry::Memalign) {
+            let leading = first.into_keys().filter(|&function| {
+                let further = code.called(&code.body(function));
+                further.contains_key(&plan.slow_path.as_ref().unwrap().function)
+            });
+            for function in leading.filter(|&function| !code.is_entry(function)) {
+                let body = code.body(function);
+                called.extend(code.called(&body).into_keys());
+                whole.extend(body.pieces);
+            }
+        }
+    }
+    let hex = |piece: u64, most: usize| {
+        let bytes = code.bytes(piece);
+        bytes[..bytes.len().min(most)]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    for &piece in whole.union(&called) {
+        let end = code.pieces[&piece].end;
+        if code.exported.contains(&piece) {
+            lines.push(format!("{head} exported {piece:#x}"));
+        }
+        let most = if whole.contains(&piece) { usize::MAX } else { 64 };
+        lines.push(format!("{head} piece {piece:#x} {end:#x} {}", hex(piece, most)));
+    }
+    lines
+}
+
+#[test]
+#[ignore = "makes the stored code of the releases at hand"]
+fn print_stored_graphs() {
+    for path in ["amd64", "arm64"].into_iter().flat_map(releases) {
+        let bytes = std::fs::read(path).unwrap();
+        for line in graph_of(&Library::parse(&bytes).unwrap()) {
+            println!("{line}");
+        }
+    }
+}
+
 #[test]
 #[ignore = "makes the stored code of the releases at hand"]
 fn print_stored_code() {
@@ -447,6 +619,8 @@ fn whole_libraries_of_other_releases_have_the_plan_of_the_table() {
             }
             let huge_page_offset = [None, Some(48), Some(48), Some(56), Some(56)][column];
             assert_eq!(plan.huge_page_offset, huge_page_offset, "{version} {architecture}");
+            let (_, slow) = SLOW_PATH.iter().find(|(known, _)| *known == architecture).unwrap();
+            assert_eq!(plan.slow_path.as_ref().unwrap().function, slow[column].0, "{version}");
             assert!(plan.main_arena.is_some() && plan.mp.is_some());
             assert!(plan.limits.is_empty(), "{:?}", plan.limits);
             assert_eq!(plan.top_offset, Some(if recent { 8 } else { 96 }));

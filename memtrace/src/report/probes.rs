@@ -2,7 +2,7 @@
 
 use super::layout::{Align, Page, Section, Table};
 use super::style::Style;
-use crate::probe::{ProbePlan, ProbeSite};
+use crate::probe::{CostClass, ProbePlan, ProbeSite};
 
 /// `library` is the file as it is to be shown.
 pub fn render(library: &str, plan: &ProbePlan, style: Style) -> String {
@@ -22,6 +22,8 @@ pub fn render(library: &str, plan: &ProbePlan, style: Style) -> String {
     sites.table(&table(&plan.sites));
     page.section(&sites);
     page.gap();
+    page.section(&slow_path(plan));
+    page.gap();
     page.section(&books(plan));
     let mut limits = Section::new("NOT KNOWN");
     for limit in &plan.limits {
@@ -32,28 +34,75 @@ pub fn render(library: &str, plan: &ProbePlan, style: Style) -> String {
 }
 
 fn table(sites: &[ProbeSite]) -> Table {
-    let mut table = Table::new(&[
-        ("function", Align::Left),
-        ("offset", Align::Right),
-        ("in file", Align::Right),
-        ("instruction", Align::Left),
-        ("the kernel", Align::Left),
-        ("ns a hit", Align::Right),
-        ("why", Align::Left),
-    ]);
+    let mut table = Table::new(&COLUMNS);
     for site in sites {
-        let (from, to) = site.cost.typical_ns();
-        table.row(vec![
-            site.symbol.clone(),
-            format!("+{}", site.offset),
-            format!("{:#x}", site.file_offset),
-            site.instruction.clone(),
-            site.cost.to_string(),
-            format!("{from}-{to}"),
-            site.reason.clone(),
-        ]);
+        table.row(row(&Row {
+            name: &site.symbol,
+            offset: site.offset,
+            file_offset: site.file_offset,
+            instruction: &site.instruction,
+            cost: site.cost,
+            reason: &site.reason,
+        }));
     }
     table
+}
+
+/// What `--depth slow-path` probes beside the entry points that no thread cache serves.
+fn slow_path(plan: &ProbePlan) -> Section {
+    let mut section = Section::new("SLOW PATH");
+    let slow = match &plan.slow_path {
+        Ok(slow) => slow,
+        Err(reason) => {
+            section.line(format!("not found: {reason}"));
+            return section;
+        }
+    };
+    let mut table = Table::new(&COLUMNS);
+    table.row(row(&Row {
+        name: "_int_malloc",
+        offset: slow.offset,
+        file_offset: slow.file_offset,
+        instruction: &slow.instruction,
+        cost: slow.cost,
+        reason: &slow.reason,
+    }));
+    section.line(format!("at {:#x}: what thread caches cannot serve", slow.function));
+    section.table(&table);
+    section
+}
+
+const COLUMNS: [(&str, Align); 7] = [
+    ("function", Align::Left),
+    ("offset", Align::Right),
+    ("in file", Align::Right),
+    ("instruction", Align::Left),
+    ("the kernel", Align::Left),
+    ("ns a hit", Align::Right),
+    ("why", Align::Left),
+];
+
+/// A probe of either kind.
+struct Row<'a> {
+    name: &'a str,
+    offset: u64,
+    file_offset: u64,
+    instruction: &'a str,
+    cost: CostClass,
+    reason: &'a str,
+}
+
+fn row(probe: &Row<'_>) -> Vec<String> {
+    let (from, to) = probe.cost.typical_ns();
+    vec![
+        probe.name.to_owned(),
+        format!("+{}", probe.offset),
+        format!("{:#x}", probe.file_offset),
+        probe.instruction.to_owned(),
+        probe.cost.to_string(),
+        format!("{from}-{to}"),
+        probe.reason.to_owned(),
+    ]
 }
 
 /// What is read of glibc's own books, by virtual address.

@@ -89,6 +89,28 @@ pub fn at(ns: u64) -> String {
 }
 
 /// How long something took: `2.1 s`, `3 min 20 s`, `2 h 5 min`.
+/// A length of time that may be very short: nanoseconds, microseconds, milliseconds, else as [`lasting`].
+pub fn short(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..100_000 => format!("{}.{} us", ns / 1_000, ns % 1_000 / 100),
+        100_000..1_000_000_000 => format!("{}.{} ms", ns / 1_000_000, ns % 1_000_000 / 100_000),
+        _ => lasting(ns),
+    }
+}
+
+/// A part of a whole, 0 to 1, in per cent: two digits that count.
+pub fn percent(part: f64) -> String {
+    let percent = part * 100.0;
+    if percent >= 10.0 || percent <= 0.0 {
+        format!("{percent:.0} %")
+    } else if percent >= 0.1 {
+        format!("{percent:.1} %")
+    } else {
+        "below 0.1 %".to_owned()
+    }
+}
+
 pub fn lasting(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {

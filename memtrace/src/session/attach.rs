@@ -1,7 +1,8 @@
 //! Programs to their places, and away again.
 
 use std::num::NonZeroU32;
-use std::thread;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use aya::Ebpf;
@@ -9,7 +10,7 @@ use aya::programs::raw_trace_point::RawTracePointLink;
 use aya::programs::trace_point::TracePointLink;
 use aya::programs::uprobe::UProbeScope;
 use aya::programs::{Program, RawTracePoint, TracePoint, UProbe};
-use memtrace_analysis::event::{Entry, SyscallKind};
+use memtrace_analysis::event::{Depth, Entry, SyscallKind};
 
 use crate::privileges::{self, Capabilities, Task};
 use crate::probe::ProbePlan;
@@ -79,14 +80,65 @@ pub fn thread_exits(plan: &ProbePlan, unwinder: Option<&mut Unwinder>) -> Option
 pub struct Links {
     tracepoints: Vec<TracePointLink>,
     raw: Vec<RawTracePointLink>,
-    /// With the process they are for.
-    probes: Vec<(u32, Probe)>,
+    probes: Vec<Attached>,
+    /// Probes on their way out.
+    closing: Vec<JoinHandle<Duration>>,
+    attach_time: Duration,
+    detach_time: Duration,
     /// The programs of the probes, where they are not aya's.
     multi: Option<Programs>,
 }
 
+/// A program and where it sits, by file offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub program: String,
+    pub offset: u64,
+}
+
+struct Attached {
+    /// The process that it is for.
+    pid: u32,
+    /// Device and inode of the library.
+    file: ((u32, u32), u64),
+    place: Place,
+    link: Link,
+}
+
 /// What holds a probe in its place, of either kind; dropped, it is gone.
-type Probe = Box<dyn Send>;
+type Link = Box<dyn Send>;
+
+/// The programs and places of a depth.
+pub fn places(plan: &ProbePlan, sites: &[Site], thread_exits: &[u64], depth: Depth) -> Vec<Place> {
+    let mut places = Vec::new();
+    let mut add = |program: String, offset| places.push(Place { program, offset });
+    for site in sites.iter().filter(|site| is_probed(site.entry, depth)) {
+        let name = site.entry.name();
+        add(format!("on_{name}"), site.file_offset);
+        // What realloc came to is only counted.
+        if site.with_return && (depth == Depth::Calls || site.entry == Entry::MallocTrim) {
+            add(format!("on_{name}_return"), site.file_offset);
+        }
+    }
+    match (depth, &plan.slow_path) {
+        (Depth::Calls, _) => thread_exits
+            .iter()
+            .for_each(|&place| add(String::from("on_thread_exit"), place)),
+        (Depth::SlowPath, Ok(slow)) => add(String::from("on_slow_path"), slow.file_offset),
+        _ => {}
+    }
+    places
+}
+
+/// The slow path has no need of a probe at the entry points that lead to it and nowhere else than to a thread cache. The
+/// others are never served by one in most releases, and say what is asked for as no later place does.
+pub const fn is_probed(entry: Entry, depth: Depth) -> bool {
+    match depth {
+        Depth::Calls => true,
+        Depth::SlowPath => !matches!(entry, Entry::Malloc | Entry::Calloc | Entry::Free),
+        Depth::Syscalls => false,
+    }
+}
 
 /// Tracepoints besides those of the system calls: program, category, name.
 const SIGNALS: [(&str, &str, &str); 2] = [
@@ -139,42 +191,74 @@ impl Links {
         Ok(())
     }
 
-    /// Probes a library as `target` maps it: in that process alone, or with `follow` in all that map it (a child must
-    /// be probed before it runs; the kernel side tells whose hit it is).
-    pub fn attach_probes(
+    /// Probes a library as `target` maps it at these places and no others: in that process alone, or with `follow` in all
+    /// that map it (a child must be probed before it runs; the kernel side tells whose hit it is). What is there already
+    /// stays; what is there and not wanted is taken away meanwhile.
+    pub fn set_probes(
         &mut self,
         ebpf: &mut Ebpf,
         target: &Target,
         library: &MappedLibrary,
-        sites: &[Site],
-        thread_exits: &[u64],
+        places: Vec<Place>,
         follow: bool,
     ) -> Result<()> {
         let scope = match NonZeroU32::new(target.pid) {
             Some(pid) if !follow => UProbeScope::OneProcess(pid),
             _ => UProbeScope::AllProcesses,
         };
-        let mut places = Vec::new();
-        for site in sites {
-            let name = site.entry.name();
-            places.push((format!("on_{name}"), site.file_offset));
-            if site.with_return {
-                places.push((format!("on_{name}_return"), site.file_offset));
+        let file = (library.device, library.inode);
+        let (kept, gone): (Vec<Attached>, Vec<Attached>) = std::mem::take(&mut self.probes)
+            .into_iter()
+            .partition(|probe| probe.pid != target.pid || probe.file == file && places.contains(&probe.place));
+        self.probes = kept;
+        self.close_meanwhile(gone.into_iter().map(|probe| probe.link).collect());
+        let begin = Instant::now();
+        for place in places {
+            let there = |probe: &Attached| probe.pid == target.pid && probe.place == place;
+            if self.probes.iter().any(there) {
+                continue;
             }
-        }
-        places.extend(
-            thread_exits
-                .iter()
-                .map(|&place| (String::from("on_thread_exit"), place)),
-        );
-        for (name, place) in places {
-            let probe = self
-                .probe(ebpf, &name, place, library, scope)
+            let name = &place.program;
+            let link = self
+                .probe(ebpf, name, place.offset, library, scope)
                 .with_context(refusal)
                 .with_context(|| format!("probing {} of process {} for {name}", library.shown, target.pid))?;
-            self.probes.push((target.pid, probe));
+            self.probes.push(Attached {
+                pid: target.pid,
+                file,
+                place,
+                link,
+            });
         }
+        self.attach_time = self.attach_time.max(begin.elapsed());
         Ok(())
+    }
+
+    /// Closes probes beside what goes on. They are not hit any more when the kernel begins to wait for its grace period.
+    fn close_meanwhile(&mut self, links: Vec<Link>) {
+        let (done, going_on): (Vec<_>, Vec<_>) = std::mem::take(&mut self.closing)
+            .into_iter()
+            .partition(JoinHandle::is_finished);
+        self.closing = going_on;
+        self.join(done);
+        if !links.is_empty() {
+            self.closing.push(thread::spawn(move || timed(|| close(links))));
+        }
+    }
+
+    fn join(&mut self, handles: Vec<JoinHandle<Duration>>) {
+        for handle in handles {
+            // A thread that only closes files does not panic.
+            if let Ok(took) = handle.join() {
+                self.detach_time = self.detach_time.max(took);
+            }
+        }
+    }
+
+    /// Longest time that probes took to be put in place at once, and to be taken away.
+    pub fn times(&mut self) -> (Duration, Duration) {
+        self.close_meanwhile(Vec::new());
+        (self.attach_time, self.detach_time)
     }
 
     fn probe(
@@ -184,7 +268,7 @@ impl Links {
         place: u64,
         library: &MappedLibrary,
         scope: UProbeScope,
-    ) -> Result<Probe> {
+    ) -> Result<Link> {
         if let Some(multi) = &self.multi {
             let pid = match scope {
                 UProbeScope::OneProcess(pid) => Some(pid.get()),
@@ -203,23 +287,38 @@ impl Links {
     }
 
     pub fn detach_process(&mut self, pid: u32) {
-        let (gone, kept) = std::mem::take(&mut self.probes)
+        let (gone, kept): (Vec<Attached>, Vec<Attached>) = std::mem::take(&mut self.probes)
             .into_iter()
-            .partition(|(of, _)| *of == pid);
+            .partition(|probe| probe.pid == pid);
         self.probes = kept;
-        close(gone);
+        close(gone.into_iter().map(|probe| probe.link).collect());
     }
 
     pub fn detach_all(&mut self) {
         let tracepoints = std::mem::take(&mut self.tracepoints);
         let raw = std::mem::take(&mut self.raw);
-        let probes = std::mem::take(&mut self.probes);
-        thread::scope(|scope| {
+        let probes: Vec<Link> = std::mem::take(&mut self.probes)
+            .into_iter()
+            .map(|probe| probe.link)
+            .collect();
+        let had_probes = !probes.is_empty();
+        let took = thread::scope(|scope| {
             scope.spawn(|| close(tracepoints));
             scope.spawn(|| close(raw));
-            scope.spawn(|| close(probes));
+            scope.spawn(|| timed(|| close(probes))).join()
         });
+        if let (Ok(took), true) = (took, had_probes) {
+            self.detach_time = self.detach_time.max(took);
+        }
+        let closing = std::mem::take(&mut self.closing);
+        self.join(closing);
     }
+}
+
+fn timed(what: impl FnOnce()) -> Duration {
+    let begin = Instant::now();
+    what();
+    begin.elapsed()
 }
 
 /// What stands behind the kernel's refusal of a probe, as far as it can be told.
@@ -233,7 +332,7 @@ fn refusal() -> String {
 
 impl Drop for Links {
     fn drop(&mut self) {
-        if !self.tracepoints.is_empty() || !self.raw.is_empty() || !self.probes.is_empty() {
+        if !self.tracepoints.is_empty() || !self.raw.is_empty() || !self.probes.is_empty() || !self.closing.is_empty() {
             self.detach_all();
         }
     }

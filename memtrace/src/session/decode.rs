@@ -7,8 +7,10 @@ use memtrace_analysis::event::{
     Attribution, Entry, Event, EventKind, Frame, HeapState, Snapshot, Syscall, SyscallKind, Thresholds, Trim,
 };
 use memtrace_common as abi;
-use memtrace_common::{Header, LifeRecord, SyscallRecord, TrimRecord, attribution, record};
+use memtrace_common::{Header, LifeRecord, RequestRecord, SyscallRecord, TrimRecord, attribution, record};
 
+use super::follow::{self, Kept, Known, Made, Slow, Unseen};
+use super::held::{Held, Waiting};
 use super::state;
 use super::unwind::{Registers, Unwinder, Way};
 
@@ -18,6 +20,10 @@ pub struct Decoder {
     libraries: Vec<(FileId, Option<Unwinder>)>,
     /// Which of them a process has; a child has its parent's.
     library_of: HashMap<u32, usize>,
+    /// System calls whose request is still to be told.
+    held: Held,
+    /// By process and thread.
+    unseen: HashMap<(u32, u32), Unseen>,
     /// Records that could not be understood, by kind.
     pub unknown: BTreeMap<u16, u64>,
 }
@@ -31,6 +37,8 @@ impl Decoder {
             page_size,
             libraries: Vec::new(),
             library_of: HashMap::new(),
+            held: Held::default(),
+            unseen: HashMap::new(),
             unknown: BTreeMap::new(),
         }
     }
@@ -61,32 +69,88 @@ impl Decoder {
 
     pub fn forget(&mut self, pid: u32) {
         self.library_of.remove(&pid);
+        self.unseen.retain(|(of, _), _| *of != pid);
     }
 
-    /// A record's event; None when it cannot be understood, which is counted.
-    pub fn event(&mut self, record: &[u8]) -> Option<Event> {
+    /// Adds what a record says to the events. One that cannot be understood is counted; one whose meaning a later record
+    /// completes waits for that.
+    pub fn take(&mut self, record: &[u8], events: &mut Vec<Event>) {
         let kind = half(record, offset_of!(Header, kind)).unwrap_or(0);
-        let event = self.decode(record, kind);
-        match &event {
-            None => *self.unknown.entry(kind).or_default() += 1,
-            Some(event) => {
-                if let EventKind::Fork { child, followed: true } = event.kind
-                    && let Some(&library) = self.library_of.get(&event.pid)
-                {
+        if kind == record::REQUEST {
+            if self.request(record, events).is_none() {
+                *self.unknown.entry(kind).or_default() += 1;
+            }
+            return;
+        }
+        let Some((event, waiting)) = self.decode(record, kind) else {
+            *self.unknown.entry(kind).or_default() += 1;
+            return;
+        };
+        self.held.time_passes(event.time_ns, events);
+        match event.kind {
+            EventKind::Fork { child, followed: true } => {
+                if let Some(&library) = self.library_of.get(&event.pid) {
                     self.library_of.insert(child, library);
                 }
             }
+            EventKind::Exec => self.held.flush(Some(event.pid), events),
+            EventKind::ThreadExit => {
+                self.held.give_up(event.pid, event.tid, events);
+                self.unseen.remove(&(event.pid, event.tid));
+            }
+            _ => {}
         }
-        event
+        match waiting {
+            Some(waiting) => self.held.hold(event, waiting, events),
+            None => events.push(event),
+        }
     }
 
-    fn decode(&mut self, record: &[u8], kind: u16) -> Option<Event> {
+    /// Adds what still waits, as it is.
+    pub fn flush(&mut self, events: &mut Vec<Event>) {
+        self.held.flush(None, events);
+    }
+
+    /// What the slow path was asked for, just after a system call.
+    fn request(&mut self, record: &[u8], events: &mut Vec<Event>) -> Option<()> {
+        let pid = int(record, offset_of!(Header, pid))?;
+        let tid = int(record, offset_of!(Header, tid))?;
+        let base = word(record, offset_of!(RequestRecord, libc_base))?;
+        let slow = slow(record, offset_of!(RequestRecord, frame))?;
+        let return_address = word(
+            record,
+            offset_of!(RequestRecord, frame) + offset_of!(abi::SlowFrame, return_address),
+        )?;
+        let Some(waiting) = self.held.waiting(pid, tid).cloned() else {
+            return Some(());
+        };
+        if slow.slot >= waiting.slot {
+            // Another call; the one before it got its memory some other way.
+            self.held.give_up(pid, tid, events);
+            return Some(());
+        }
+        // The set-up asks for memory too, but not from the frame of the entry point.
+        let own = self
+            .unwinder(pid)
+            .is_some_and(|unwinder| unwinder.runs_in(return_address.wrapping_sub(base) - 1, &waiting.entries));
+        if own {
+            self.held.resolve(pid, tid, slow.request, events);
+        }
+        Some(())
+    }
+
+    fn decode(&mut self, record: &[u8], kind: u16) -> Option<(Event, Option<Waiting>)> {
         if usize::from(half(record, offset_of!(Header, length))?) > record.len() {
             return None;
         }
         let pid = int(record, offset_of!(Header, pid))?;
+        let mut waiting = None;
         let what = match kind {
-            record::SYSCALL => EventKind::Syscall(Box::new(self.syscall(record, pid)?)),
+            record::SYSCALL => {
+                let (call, until) = self.syscall(record, pid)?;
+                waiting = until;
+                EventKind::Syscall(Box::new(call))
+            }
             record::TRIM_BEGIN => EventKind::TrimBegin(trim(record, self.page_size, false)?),
             record::TRIM_END => EventKind::TrimEnd(trim(record, self.page_size, true)?),
             record::FORK => EventKind::Fork {
@@ -106,19 +170,21 @@ impl Decoder {
             }
             _ => return None,
         };
-        Some(Event {
+        let event = Event {
             time_ns: word(record, offset_of!(Header, time_ns))?,
             pid,
             tid: int(record, offset_of!(Header, tid))?,
             kind: what,
-        })
+        };
+        Some((event, waiting))
     }
 
-    fn syscall(&mut self, record: &[u8], pid: u32) -> Option<Syscall> {
+    fn syscall(&mut self, record: &[u8], pid: u32) -> Option<(Syscall, Option<Waiting>)> {
         let ip = word(record, offset_of!(SyscallRecord, ip))?;
         let main = byte(record, offset_of!(SyscallRecord, main_arena))? != 0;
         let args: [u64; 6] = words(record, offset_of!(SyscallRecord, args))?;
-        let frame = frame(record, offset_of!(SyscallRecord, frame))?;
+        let mut frame = frame(record, offset_of!(SyscallRecord, frame))?;
+        let mut waiting = None;
         let attribution = match byte(record, offset_of!(SyscallRecord, attribution))? {
             attribution::NONE => Attribution::None,
             attribution::DEEPER => self.follow(record, pid, &args, frame.as_ref()?)?,
@@ -130,16 +196,24 @@ impl Decoder {
                 _ => Attribution::Unreadable,
             },
             attribution::IN_SIGNAL_HANDLER => Attribution::InSignalHandler,
+            attribution::FOLLOW => {
+                let known = self.climb(record, pid, frame)?;
+                frame = known.frame;
+                waiting = known.waiting;
+                known.attribution
+            }
             _ => return None,
         };
         // Of another call than the allocator's the kernel side could not know which arena it is about.
         let heap = match attribution {
-            Attribution::Proven | Attribution::Unchecked => heap(record, offset_of!(SyscallRecord, heap), main)?,
+            Attribution::Proven | Attribution::EntryOnly | Attribution::Unchecked => {
+                heap(record, offset_of!(SyscallRecord, heap), main)?
+            }
             _ => None,
         };
         let resident_pages = word(record, offset_of!(SyscallRecord, resident_pages))?;
-        Some(Syscall {
-            kind: *SyscallKind::ALL.get(usize::from(byte(record, offset_of!(SyscallRecord, syscall))?))?,
+        let call = Syscall {
+            kind: kind(record)?,
             args,
             result: word(record, offset_of!(SyscallRecord, result))? as i64,
             enter_ns: word(record, offset_of!(SyscallRecord, enter_ns))?,
@@ -150,6 +224,39 @@ impl Decoder {
             heap,
             snapshot: snapshot(record, offset_of!(SyscallRecord, snapshot))?,
             resident_bytes: resident(resident_pages, self.page_size),
+        };
+        Some((call, waiting))
+    }
+
+    /// Not every call is seen: does the stack lead to one?
+    fn climb(&mut self, record: &[u8], pid: u32, frame: Option<Frame>) -> Option<Known> {
+        let tid = int(record, offset_of!(Header, tid))?;
+        let base = word(record, offset_of!(SyscallRecord, libc_base))?;
+        let slot = word(record, offset_of!(SyscallRecord, frame) + offset_of!(abi::Frame, slot))?;
+        let stack = stack(record)?;
+        let following = byte(record, offset_of!(SyscallRecord, following))?;
+        let slow = slow(record, offset_of!(SyscallRecord, slow))?;
+        let made = Made {
+            kind: kind(record)?,
+            registers: registers(record)?,
+            base,
+            stack: &stack,
+            kept: frame.map(|frame| Kept { slot, frame }),
+            slow: (slow.slot != 0).then_some(slow),
+            in_handler: following & abi::following::IN_HANDLER != 0,
+            hits: word(record, offset_of!(SyscallRecord, hits))?,
+            requests_seen: following & abi::following::REQUESTS_SEEN != 0,
+        };
+        let unseen = self.unseen.entry((pid, tid)).or_default();
+        let library = self.library_of.get(&pid).copied();
+        let unwinder = library.and_then(|library| self.libraries.get_mut(library)?.1.as_mut());
+        Some(match unwinder {
+            Some(unwinder) if base != 0 => follow::owner(unwinder, unseen, &made),
+            _ => Known {
+                attribution: Attribution::None,
+                frame: None,
+                waiting: None,
+            },
         })
     }
 
@@ -158,18 +265,10 @@ impl Decoder {
         let Some(unwinder) = self.unwinder(pid) else {
             return Some(Attribution::Unchecked);
         };
-        let registers = Registers {
-            ip: word(record, offset_of!(SyscallRecord, ip))?,
-            sp: word(record, offset_of!(SyscallRecord, sp))?,
-            fp: word(record, offset_of!(SyscallRecord, fp))?,
-            lr: word(record, offset_of!(SyscallRecord, lr))?,
-        };
+        let registers = registers(record)?;
         let base = word(record, offset_of!(SyscallRecord, libc_base))?;
         let slot = word(record, offset_of!(SyscallRecord, frame) + offset_of!(abi::Frame, slot))?;
-        let count = int(record, offset_of!(SyscallRecord, stack_words))? as usize;
-        let at = offset_of!(SyscallRecord, stack);
-        let bytes = record.get(at..at.checked_add(count.checked_mul(8)?)?)?;
-        let stack: Vec<u64> = bytes.chunks_exact(8).filter_map(|bytes| word(bytes, 0)).collect();
+        let stack = stack(record)?;
         Some(match unwinder.follow(registers, base, slot, &stack) {
             Way::Arrives => Attribution::Proven,
             Way::Misses => Attribution::Stale,
@@ -187,6 +286,36 @@ impl Decoder {
             }
         })
     }
+}
+
+fn kind(record: &[u8]) -> Option<SyscallKind> {
+    let number = byte(record, offset_of!(SyscallRecord, syscall))?;
+    SyscallKind::ALL.get(usize::from(number)).copied()
+}
+
+fn registers(record: &[u8]) -> Option<Registers> {
+    Some(Registers {
+        ip: word(record, offset_of!(SyscallRecord, ip))?,
+        sp: word(record, offset_of!(SyscallRecord, sp))?,
+        fp: word(record, offset_of!(SyscallRecord, fp))?,
+        lr: word(record, offset_of!(SyscallRecord, lr))?,
+    })
+}
+
+/// The words at the stack pointer that could be read.
+fn stack(record: &[u8]) -> Option<Vec<u64>> {
+    let count = int(record, offset_of!(SyscallRecord, stack_words))? as usize;
+    let at = offset_of!(SyscallRecord, stack);
+    let bytes = record.get(at..at.checked_add(count.checked_mul(8)?)?)?;
+    Some(bytes.chunks_exact(8).filter_map(|bytes| word(bytes, 0)).collect())
+}
+
+fn slow(record: &[u8], at: usize) -> Option<Slow> {
+    Some(Slow {
+        slot: word(record, at + offset_of!(abi::SlowFrame, slot))?,
+        request: word(record, at + offset_of!(abi::SlowFrame, request))?,
+        call: word(record, at + offset_of!(abi::SlowFrame, call))?,
+    })
 }
 
 fn trim(record: &[u8], page_size: u64, returned: bool) -> Option<Trim> {

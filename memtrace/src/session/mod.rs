@@ -10,8 +10,11 @@
 mod attach;
 mod btf;
 mod decode;
+mod depth;
 mod diagnostics;
 mod facts;
+mod follow;
+mod held;
 mod multi;
 mod object;
 mod requirements;
@@ -28,7 +31,7 @@ use anyhow::{Context, Result, anyhow};
 use aya::maps::{MapData, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::EbpfLogger;
-use memtrace_analysis::event::{Capabilities, Event, Totals};
+use memtrace_analysis::event::{Capabilities, Depth, Event, Totals};
 use memtrace_common::{ProcessState, active, global_names, map_names, untouched};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -38,6 +41,7 @@ use crate::target::{MappedLibrary, Target};
 
 use attach::Links;
 use decode::Decoder;
+use depth::Watched;
 use diagnostics::StandardError;
 use facts::{Found, RawKernelFacts};
 use tables::Tables;
@@ -86,6 +90,17 @@ pub struct Session {
     log: Option<EbpfLogger<StandardError>>,
     facts: Found,
     decoder: Decoder,
+    /// Processes with a libc that can be probed.
+    watched: BTreeMap<u32, Watched>,
+}
+
+/// A process as it was taken up.
+#[derive(Clone, Debug)]
+pub struct Added {
+    pub capabilities: Capabilities,
+    pub watching: Depth,
+    /// Whose a system call is, is told by following the stack.
+    pub followed: bool,
 }
 
 impl Session {
@@ -126,6 +141,7 @@ impl Session {
             log,
             facts,
             decoder: Decoder::new(page_size()),
+            watched: BTreeMap::new(),
         })
     }
 
@@ -142,8 +158,8 @@ impl Session {
         }
     }
 
-    /// Traces a process, its children too with `follow`: with probes at the plan's sites in the libc it maps, or without
-    /// a plan its system calls alone. What is then visible is returned.
+    /// Traces a process, its children too with `follow`: every call, with probes at the plan's sites in the libc it maps, or
+    /// without a plan its system calls alone. What is then visible is returned.
     ///
     /// A process that is traced already keeps its counters and goes on being traced.
     pub fn add(
@@ -153,40 +169,70 @@ impl Session {
         follow: bool,
         begin: Begin,
     ) -> Result<Capabilities> {
+        let added = self.add_at(Depth::Calls, target, plan, follow, begin)?;
+        Ok(added.capabilities)
+    }
+
+    /// The same at a depth of choice, or at the next one that is possible.
+    pub fn add_at(
+        &mut self,
+        wanted: Depth,
+        target: &Target,
+        plan: Option<&ProbePlan>,
+        follow: bool,
+        begin: Begin,
+    ) -> Result<Added> {
+        let mut capabilities = self.capabilities();
         let Some(plan) = plan else {
             self.tables.set(self.configured(target.pid, follow, begin))?;
-            return Ok(self.capabilities());
+            self.watched.remove(&target.pid);
+            return Ok(Added {
+                capabilities,
+                watching: Depth::Syscalls,
+                followed: false,
+            });
         };
         let library = target
             .libc
             .as_ref()
             .with_context(|| format!("process {} has no glibc to probe", target.pid))?;
-        let mut capabilities = self.capabilities();
         let sites = attach::sites(plan, returns::are_safe());
-        self.follow_frames(target, library, plan, &mut capabilities)?;
+        let tables = self.follow_frames(target, library, plan, &mut capabilities)?;
+        let followed = tables && self.facts.kernel.frame_check != 0;
+        let depth = depth::possible(wanted, plan, followed, &mut capabilities.limits);
         let exits = attach::thread_exits(plan, self.decoder.unwinder(target.pid));
         let mut process = self.configured(target.pid, follow, begin);
         process.libc = state::libc_facts(plan, &sites, exits.as_deref());
+        process.depth = state::depth_number(depth);
+        if depth != Depth::Calls {
+            process.libc_base = library.base;
+        }
         // Nothing is counted before all probes are there, or there would be mallocs without their frees; what is traced
         // already goes on.
         let wanted = process.active;
         process.active = self.tables.get(target.pid).map_or(active::NOT_YET, |now| now.active);
         self.tables.set(process)?;
-        self.links.attach_probes(
-            &mut self.ebpf,
-            target,
-            library,
-            &sites,
-            &exits.unwrap_or_default(),
+        let watched = Watched {
+            target: target.clone(),
+            plan: plan.clone(),
+            sites,
+            exits: exits.unwrap_or_default(),
             follow,
-        )?;
+        };
+        let places = watched.places(depth);
+        self.links.set_probes(&mut self.ebpf, target, library, places, follow)?;
         process.active = wanted;
         self.tables.set(process)?;
         capabilities.limits.extend(plan.limits.iter().cloned());
-        capabilities.probed = sites.iter().map(|site| site.entry).collect();
+        capabilities.probed = watched.probed(depth);
         capabilities.heap_state = plan.main_arena.is_some() && plan.mp.is_some();
-        state::returns_seen(&mut capabilities, plan, &sites);
-        Ok(capabilities)
+        state::returns_seen(&mut capabilities, plan, &watched.sites);
+        self.watched.insert(target.pid, watched);
+        Ok(Added {
+            capabilities,
+            watching: depth,
+            followed,
+        })
     }
 
     fn configured(&self, pid: u32, follow: bool, begin: Begin) -> ProcessState {
@@ -200,28 +246,29 @@ impl Session {
         process
     }
 
-    /// Prepares for following allocator frames through the process's libc.
+    /// Prepares for following allocator frames through the process's libc; tells whether that can be done.
     fn follow_frames(
         &mut self,
         target: &Target,
         library: &MappedLibrary,
         plan: &ProbePlan,
         capabilities: &mut Capabilities,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let file = (library.device, library.inode);
         let unwinder = if self.decoder.knows(file) {
             None
         } else {
             let bytes = library.read().with_context(|| format!("reading {}", library.shown))?;
-            Unwinder::for_library(&bytes, plan.text)
+            Unwinder::for_library(&bytes, plan.text, plan.code.clone())
         };
-        if !self.decoder.set_library(target.pid, file, unwinder) {
+        let can = self.decoder.set_library(target.pid, file, unwinder);
+        if !can {
             capabilities.limits.push(format!(
                 "{} has no unwind tables: which allocator call made a system call is likely, not proven",
                 library.shown
             ));
         }
-        Ok(())
+        Ok(can)
     }
 
     /// Begins to count a process that was added with [`Begin::Later`].
@@ -253,6 +300,7 @@ impl Session {
     /// Forgets a process: its totals and what is kept of its threads.
     pub fn remove(&mut self, pid: u32) -> Result<()> {
         self.decoder.forget(pid);
+        self.watched.remove(&pid);
         self.tables.remove(pid)
     }
 
@@ -274,6 +322,13 @@ impl Session {
             log.flush();
         }
         drain(self.ring.get_mut(), &mut self.decoder)
+    }
+
+    /// Takes what is left when nothing comes any more, also what waited for more to be known of it.
+    pub fn rest(&mut self) -> Vec<Event> {
+        let mut events = self.pending();
+        self.decoder.flush(&mut events);
+        events
     }
 
     /// Records of a kind or length that this version does not know, by kind.
@@ -300,7 +355,7 @@ impl Session {
 fn drain(ring: &mut RingBuf<MapData>, decoder: &mut Decoder) -> Vec<Event> {
     let mut events = Vec::new();
     while let Some(record) = ring.next() {
-        events.extend(decoder.event(&record));
+        decoder.take(&record, &mut events);
     }
     events
 }

@@ -1,8 +1,9 @@
 //! The maps' values, from and to plain values.
 
-use memtrace_analysis::event::{Capabilities, Entry, Realloc, Totals};
+use memtrace_analysis::event::{Capabilities, Depth, Entry, Realloc, Totals};
 use memtrace_common::{
-    Counters, Hook, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, entry, exit_check, syscall, untouched,
+    Counters, Hook, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, depth, entry, exit_check, syscall,
+    untouched,
 };
 
 use crate::probe::{self, ProbePlan};
@@ -47,6 +48,15 @@ pub const fn entry_number(entry: Entry) -> u8 {
     }
 }
 
+/// The ABI's number of a depth.
+pub const fn depth_number(watched: Depth) -> u32 {
+    match watched {
+        Depth::Calls => depth::CALLS,
+        Depth::SlowPath => depth::SLOW_PATH,
+        Depth::Syscalls => depth::SYSCALLS,
+    }
+}
+
 pub fn entry_of(number: u8) -> Option<Entry> {
     Entry::ALL.into_iter().find(|&entry| entry_number(entry) == number)
 }
@@ -59,6 +69,8 @@ pub fn new_process(pid: u32) -> ProcessState {
         follow: 0,
         active: active::NOT_YET,
         untouched: untouched::ALL,
+        depth: depth::CALLS,
+        epoch: 0,
     }
 }
 
@@ -75,6 +87,10 @@ pub fn libc_facts(plan: &ProbePlan, sites: &[Site], thread_exits: Option<&[u64]>
     facts.main_arena = plan.main_arena.unwrap_or(0);
     facts.mp = plan.mp.unwrap_or(0);
     facts.top_offset = plan.top_offset.unwrap_or(0);
+    if let Ok(slow) = &plan.slow_path {
+        facts.slow_site = slow.function + slow.offset;
+        facts.slow_stack_moved = slow.stack_moved.into();
+    }
     facts.first_free_twice = u32::from(plan.first_free_twice);
     facts.huge_page_offset = plan.huge_page_offset.unwrap_or(0);
     if let Some(hooks) = plan.hooks {
@@ -136,6 +152,7 @@ pub fn add(sum: &mut Counters, shard: &Counters) {
         realloc_shrunk,
         realloc_mapped,
         trims,
+        uncounted,
         syscalls,
         syscalls_failed,
         lost_records,
@@ -166,6 +183,7 @@ pub fn add(sum: &mut Counters, shard: &Counters) {
     *realloc_shrunk = realloc_shrunk.wrapping_add(shard.realloc_shrunk);
     *realloc_mapped = realloc_mapped.wrapping_add(shard.realloc_mapped);
     *trims = trims.wrapping_add(shard.trims);
+    *uncounted = uncounted.wrapping_add(shard.uncounted);
     add_table(syscalls, &shard.syscalls);
     add_table(syscalls_failed, &shard.syscalls_failed);
     *lost_records = lost_records.wrapping_add(shard.lost_records);
@@ -206,6 +224,7 @@ pub fn totals(counters: &Counters) -> Totals {
         realloc_shrunk,
         realloc_mapped,
         trims,
+        uncounted,
         syscalls,
         syscalls_failed,
         lost_records,
@@ -258,7 +277,7 @@ pub fn totals(counters: &Counters) -> Totals {
         syscalls_failed: by_call(&syscalls_failed),
         lost_records,
         lost_threads,
-        hits: calls.iter().sum::<u64>() + ignored,
+        hits: calls.iter().sum::<u64>() + ignored + realloc_returns + uncounted,
         request_sizes: request_sizes.to_vec(),
         freed_sizes: freed_sizes.to_vec(),
     }

@@ -15,7 +15,10 @@ use gimli::{
     AArch64, BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule, UnwindContext,
     UnwindSection, X86_64,
 };
+use memtrace_analysis::event::Entry;
 use object::{Architecture, Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+
+use crate::probe::AllocatorCode;
 
 /// User registers at a system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +46,32 @@ pub enum Way {
 
 /// glibc's deepest allocator call takes about ten frames.
 const FRAMES: usize = 24;
+
+/// Where the frames of a system call lead when no call of the allocator was kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Climb {
+    /// Through libc's code to the entry point that the program, or a part of libc outside the allocator, has called.
+    Call(Found),
+    /// Perhaps to such a call that has jumped to the wrapper of the system call at its end, perhaps to nothing but that
+    /// wrapper: the stack looks the same.
+    Perhaps(Found),
+    /// Out of libc's code without passing an entry point.
+    Outside,
+    /// It cannot be followed to its end.
+    Lost,
+}
+
+/// An entry point's call that is on the stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Whose code runs in its frame; more than one where they jump to the same.
+    pub entries: Vec<Entry>,
+    pub slot: u64,
+    pub return_address: u64,
+    /// The call of the slow path that was asked for is on the way there, and was made by this very frame, not by what it
+    /// has called.
+    pub slow_path_is_its_own: bool,
+}
 
 /// Bits of an arm64 address; above them pointer authentication puts a signature.
 const ARM64_ADDRESS: u64 = (1 << 48) - 1;
@@ -80,6 +109,8 @@ pub struct Unwinder {
     foreign: HashSet<u64>,
     /// Stubs through which libc calls what the program may have replaced: of its own functions, only the allocator's.
     stubs: Vec<Range<u64>>,
+    /// Which code runs in which entry point's frame.
+    allocator: AllocatorCode,
     /// Rows looked up so far: a process makes its system calls from few places.
     rows: HashMap<u64, Option<Row>>,
 }
@@ -109,12 +140,14 @@ enum Saved {
     Same,
     /// At this offset from the canonical frame address.
     At(i64),
+    /// There is none: this is the thread's first function.
+    Nowhere,
     Unknown,
 }
 
 impl Unwinder {
     /// For the library whose file holds `bytes`, with the addresses of its text. None when it has no unwind tables.
-    pub fn for_library(bytes: &[u8], text: (u64, u64)) -> Option<Self> {
+    pub fn for_library(bytes: &[u8], text: (u64, u64), allocator: AllocatorCode) -> Option<Self> {
         let file = object::File::parse(bytes).ok()?;
         let eh_frame = file.section_by_name(".eh_frame")?;
         let eh_frame_hdr = file.section_by_name(".eh_frame_hdr")?;
@@ -162,6 +195,7 @@ impl Unwinder {
             own,
             foreign,
             stubs,
+            allocator,
             rows: HashMap::new(),
         })
     }
@@ -211,7 +245,7 @@ impl Unwinder {
             let saved = |rule: Saved, now: Option<u64>| match rule {
                 Saved::Same => now,
                 Saved::At(offset) => word(frame.wrapping_add_signed(offset)),
-                Saved::Unknown => None,
+                Saved::Nowhere | Saved::Unknown => None,
             };
             let Some(back) = saved(row.return_address, lr) else {
                 return Way::Lost;
@@ -223,6 +257,95 @@ impl Unwinder {
             lr = None;
         }
         Way::Lost
+    }
+
+    /// Climbs from a system call to the allocator's entry point, without knowing that there is one. `slow_path` is the slot
+    /// of a call of the slow path that may be on the way.
+    pub fn climb(&mut self, registers: Registers, base: u64, slow_path: Option<u64>, stack: &[u64]) -> Climb {
+        let Registers { mut ip, mut sp, fp, lr } = registers;
+        let word = |address: u64| {
+            let offset = address.checked_sub(registers.sp)?;
+            stack
+                .get(usize::try_from(offset / 8).ok()?)
+                .filter(|_| offset % 8 == 0)
+                .copied()
+        };
+        let x86 = self.architecture == Architecture::X86_64;
+        let mut fp = Some(fp);
+        let mut lr = Some(lr);
+        let mut found: Option<Found> = None;
+        let mut above_slow_path = false;
+        let mut perhaps: Option<Found> = None;
+        for depth in 0..FRAMES {
+            let address = ip.wrapping_sub(base);
+            if !self.text.contains(&address) {
+                break;
+            }
+            // The instruction that made the call or the system call: what follows it may be another function.
+            let Some(row) = self.row(address - 1) else {
+                return found.map_or(Climb::Lost, Climb::Call);
+            };
+            let entries = self.allocator.pieces.get(&row.function);
+            if row.return_address == Saved::Nowhere || found.is_some() && entries.is_none() {
+                break;
+            }
+            let from = match row.base {
+                Base::Sp => Some(sp),
+                Base::Fp => fp,
+            };
+            let Some(frame) = from
+                .map(|from| from.wrapping_add_signed(row.offset))
+                .filter(|&frame| frame >= sp)
+            else {
+                return found.map_or(Climb::Lost, Climb::Call);
+            };
+            let slot = if x86 { frame.wrapping_sub(8) } else { frame };
+            let saved = |rule: Saved, now: Option<u64>| match rule {
+                Saved::Same => now,
+                Saved::At(offset) => word(frame.wrapping_add_signed(offset)),
+                Saved::Nowhere | Saved::Unknown => None,
+            };
+            let Some(back) = saved(row.return_address, lr) else {
+                return Climb::Lost;
+            };
+            let back = if x86 { back } else { back & ARM64_ADDRESS };
+            if let Some(entries) = entries {
+                found = Some(Found {
+                    entries: entries.clone(),
+                    slot,
+                    return_address: back,
+                    slow_path_is_its_own: above_slow_path,
+                });
+            }
+            if depth == 0
+                && let Some(entries) = self.allocator.ends_in.get(&row.function)
+            {
+                perhaps = Some(Found {
+                    entries: entries.clone(),
+                    slot,
+                    return_address: back,
+                    slow_path_is_its_own: false,
+                });
+            }
+            above_slow_path = slow_path == Some(slot);
+            ip = back;
+            fp = saved(row.fp, fp);
+            sp = frame;
+            // A function that has called another one has saved its own return address.
+            lr = None;
+        }
+        match (found, perhaps) {
+            (Some(found), _) => Climb::Call(found),
+            (None, Some(found)) => Climb::Perhaps(found),
+            (None, None) => Climb::Outside,
+        }
+    }
+
+    /// Whether `address` is in code that runs in the frame of one of these entry points.
+    pub fn runs_in(&mut self, address: u64, entries: &[Entry]) -> bool {
+        let piece = self.function(address);
+        let whose = piece.and_then(|piece| self.allocator.pieces.get(&piece));
+        whose.is_some_and(|whose| whose.iter().any(|entry| entries.contains(entry)))
     }
 
     /// The call that returns to `back` is one of libc's own to a function that is not the allocator's: a function of libc
@@ -305,6 +428,7 @@ impl Unwinder {
             // Without a rule a register is not touched.
             None | Some(RegisterRule::SameValue) => Saved::Same,
             Some(RegisterRule::Offset(offset)) => Saved::At(offset),
+            Some(RegisterRule::Undefined) => Saved::Nowhere,
             Some(_) => Saved::Unknown,
         };
         Some(Row {

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use memtrace_analysis::event::{
-    Allocator, AllocatorKind, Capabilities, EndReason, Entry, Realloc, SyscallKind, Thresholds,
+    Allocator, AllocatorKind, Capabilities, Depth, EndReason, Entry, Realloc, SyscallKind, Thresholds,
 };
 use memtrace_analysis::glibc::summary::{CauseSummary, HeapSummary, LookSummary, ResidentSummary, VerdictSummary};
 use memtrace_analysis::glibc::verdict::{CauseKind, VerdictKind};
 use memtrace_analysis::report::{
-    Allocated, Batch, BatchScope, BlocksBytes, Cause, Confidence, Coverage, DirectGroup, DirectKind, Finding, Freed,
-    Growth, LooksSection, REPORT_VERSION, Report, Returned, Step, StepBucket, StepKind, SyscallCount, TargetSection,
-    ThreadsSection, ThresholdChange, ThresholdSection, TimedLook, TrimReport, TrimSide,
+    Allocated, Batch, BatchScope, BlocksBytes, Cause, Confidence, CostSection, Coverage, DepthTimes, DirectGroup,
+    DirectKind, Estimate, Estimates, Finding, Freed, Growth, LooksSection, REPORT_VERSION, Report, Returned, Step,
+    StepBucket, StepKind, SyscallCount, TargetSection, ThreadsSection, ThresholdChange, ThresholdSection, TimedLook,
+    TrimReport, TrimSide,
 };
 
 const KIB: u64 = 1 << 10;
@@ -63,21 +64,33 @@ pub fn brk_steps() -> Report {
                 resident: true,
                 limits: Vec::new(),
             },
+            depth: Depth::Calls,
+            depth_automatic: false,
+            depths: DepthTimes {
+                calls_ns: 2_140_000_000,
+                ..DepthTimes::default()
+            },
+            calls_fraction: 1.0,
+            windows: 1,
+            estimates: None,
+            owners_told: true,
             not_seen: Vec::new(),
         },
-        calls: Entry::ALL
-            .iter()
-            .map(|entry| {
-                let calls = match entry {
-                    Entry::Malloc => 10_002,
-                    Entry::Free => 10_000,
-                    Entry::MallocTrim => 1,
-                    _ => 0,
-                };
-                (entry.name().to_owned(), calls)
-            })
-            .collect(),
-        allocated: Allocated {
+        calls: Some(
+            Entry::ALL
+                .iter()
+                .map(|entry| {
+                    let calls = match entry {
+                        Entry::Malloc => 10_002,
+                        Entry::Free => 10_000,
+                        Entry::MallocTrim => 1,
+                        _ => 0,
+                    };
+                    (entry.name().to_owned(), calls)
+                })
+                .collect(),
+        ),
+        allocated: Some(Allocated {
             blocks: 10_002,
             requested_bytes: 640_320,
             failed: 0,
@@ -90,8 +103,8 @@ pub fn brk_steps() -> Report {
                 },
             )]),
             sizes: vec![0, 0, 0, 0, 0, 0, 10_001, 0, 0, 1],
-        },
-        freed: Freed {
+        }),
+        freed: Some(Freed {
             blocks: 10_000,
             chunk_bytes: 800_000,
             from_before: 0,
@@ -99,10 +112,10 @@ pub fn brk_steps() -> Report {
             mapped_blocks: 0,
             mapped_bytes: 0,
             sizes: vec![0, 0, 0, 0, 0, 0, 10_000],
-        },
-        live_blocks: 2,
+        }),
+        live_blocks: Some(2),
         threads: ThreadsSection::default(),
-        realloc: Realloc::default(),
+        realloc: Some(Realloc::default()),
         syscalls: SyscallKind::ALL
             .iter()
             .map(|kind| {
@@ -141,7 +154,10 @@ pub fn brk_steps() -> Report {
             ..Growth::default()
         },
         returned: Returned {
-            frees_nothing: 10_000,
+            frees_munmap_chunk_bytes: Some(0),
+            frees_trim_chunk_bytes: Some(0),
+            frees_nothing: Some(10_000),
+            frees_nothing_chunk_bytes: Some(800_000),
             by_trim_bytes: 788 * KIB,
             ..Returned::default()
         },
@@ -198,6 +214,17 @@ pub fn brk_steps() -> Report {
             end: None,
             no_end: Some("the process has ended, and its books have gone with its memory".into()),
         },
+        cost: Some(CostSection {
+            hits: 20_003,
+            hit_ns: Some(612.4),
+            trace_ns: 12_250_000,
+            cpu_ns: 40_000_000,
+            share: Some(0.306),
+            max_share: None,
+            attach_ns: 21_000_000,
+            detach_ns: 104_000_000,
+            pause_ns: Some(180_000),
+        }),
     }
 }
 
@@ -261,13 +288,14 @@ fn brk_step(i: u64, step: u64) -> Step {
             entry: "malloc".into(),
             request: 64,
             attribution: "proven".into(),
+            request_known: true,
         },
-        batch: Batch {
+        batch: Some(Batch {
             blocks: if i == 0 { 0 } else { 1681 },
             requested_bytes: if i == 0 { 0 } else { 1681 * 64 },
             first: i == 0,
             scope: BatchScope::Process,
-        },
+        }),
     }
 }
 
@@ -322,6 +350,60 @@ pub fn troubled() -> Report {
     report.threshold.requests_as_predicted = 4;
     report.returned.frees_munmap = 1;
     report.returned.by_free_munmap_bytes = 2052 * KIB;
-    report.returned.frees_nothing -= 1;
+    report.returned.frees_nothing = None;
+    report.returned.frees_munmap_chunk_bytes = None;
+    // Calls were counted in windows alone.
+    report.live_blocks = None;
+    report.coverage.depth = Depth::SlowPath;
+    report.coverage.depth_automatic = true;
+    report.coverage.depths = DepthTimes {
+        calls_ns: 214_000_000,
+        slow_path_ns: 1_926_000_000,
+        syscalls_ns: 0,
+    };
+    report.coverage.calls_fraction = 0.1;
+    report.coverage.windows = 4;
+    let estimate = |value, standard_error| Estimate { value, standard_error };
+    report.coverage.estimates = Some(Estimates {
+        allocated_blocks: estimate(100_020.0, Some(1_234.5)),
+        allocated_bytes: estimate(6_403_200.0, Some(79_008.0)),
+        freed_blocks: estimate(100_000.0, None),
+    });
+    if let Some(step) = report.growth.steps.get_mut(2) {
+        step.batch = None;
+        step.cause.request_known = false;
+    }
+    if let Some(cost) = &mut report.cost {
+        cost.max_share = Some(0.05);
+    }
+    report
+}
+
+/// A trace that counts no call.
+pub fn syscalls_only() -> Report {
+    let mut report = brk_steps();
+    report.coverage.depth = Depth::Syscalls;
+    report.coverage.depths = DepthTimes {
+        syscalls_ns: 2_140_000_000,
+        ..DepthTimes::default()
+    };
+    report.coverage.calls_fraction = 0.0;
+    report.coverage.windows = 0;
+    report.coverage.capabilities.probed.clear();
+    (report.calls, report.allocated, report.freed, report.live_blocks) = (None, None, None, None);
+    (report.realloc, report.cost) = (None, None);
+    report.returned.frees_nothing = None;
+    report.returned.frees_nothing_chunk_bytes = None;
+    for step in &mut report.growth.steps {
+        step.batch = None;
+        step.predicted_bytes = None;
+        step.reason = Some("what was asked for is not known at this depth".into());
+        step.cause.request = 0;
+        step.cause.request_known = false;
+        step.cause.attribution = "entry only".into();
+    }
+    report.growth.brk_steps_matching = 0;
+    report.growth.brk_steps_unpredicted = 6;
+    report.findings.clear();
     report
 }

@@ -77,7 +77,9 @@ impl Watch<'_, '_> {
             _ => false,
         };
         process.target = target;
-        if !same_libc && let Err(error) = self.attach_again(pid) {
+        if same_libc {
+            self.session.moved(&process.target)?;
+        } else if let Err(error) = self.attach_again(pid) {
             let limit = format!(
                 "allocator calls since an exec are not counted, since the new program could not be probed: {error:#}"
             );
@@ -94,6 +96,7 @@ impl Watch<'_, '_> {
             capabilities: process.capabilities.clone(),
             from_birth: false,
             thresholds: None,
+            watching: process.watching,
             sample: look::sample(pid).ok(),
             time_ns,
         };
@@ -112,13 +115,16 @@ impl Watch<'_, '_> {
         process.capabilities = self.session.capabilities();
         let (plan, mut limits) = attach::plan(&target)?;
         limits.push("calls between an exec and the attachment to the new program's libc are not counted".to_owned());
-        let mut capabilities = self
+        let added = self
             .session
-            .add(&target, plan.as_ref(), self.follow, Begin::Now)
+            .add_at(self.depth, &target, plan.as_ref(), self.follow, Begin::Now)
             .with_context(|| format!("attaching to {} (pid {pid})", target.name))?;
+        let watching = attach::watching(&added);
+        let mut capabilities = added.capabilities;
         capabilities.limits.append(&mut limits);
         if let Some(process) = self.processes.get_mut(pid) {
             process.capabilities = capabilities;
+            process.watching = watching;
         }
         Ok(())
     }

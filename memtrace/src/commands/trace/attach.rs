@@ -4,7 +4,7 @@ use crate::page_size::page_size;
 use std::collections::BTreeSet;
 
 use anyhow::Context;
-use memtrace_analysis::event::{Capabilities, Event, EventKind, LookMoment, Sample, Start, Thresholds};
+use memtrace_analysis::event::{Capabilities, Event, EventKind, LookMoment, Sample, Start, Thresholds, Watching};
 
 use super::books;
 use super::look;
@@ -14,7 +14,7 @@ use crate::commands::args::TraceArgs;
 use crate::commands::exit::{complain, explained, unless_ended};
 use crate::commands::feed::Feed;
 use crate::probe::ProbePlan;
-use crate::session::{Begin, Session};
+use crate::session::{Added, Begin, Session};
 use crate::target::{self, Life, Target};
 
 /// A process as its trace begins.
@@ -25,6 +25,7 @@ pub struct Known {
     pub from_birth: bool,
     /// mp_ now; None where it was not read.
     pub thresholds: Option<Thresholds>,
+    pub watching: Watching,
     /// A process that has ended already has none.
     pub sample: Option<Sample>,
     pub time_ns: u64,
@@ -58,12 +59,12 @@ pub fn running(
     feed: &mut Feed<'_>,
     processes: &mut Processes,
     lives: &[Life],
-    follow: bool,
+    args: &TraceArgs,
 ) -> anyhow::Result<()> {
     for life in lives {
         let pid = life.pid();
         let begun =
-            one(session, feed, processes, pid, follow).map_err(|error| unless_ended(life, "attaching to it", error));
+            one(session, feed, processes, pid, args).map_err(|error| unless_ended(life, "attaching to it", error));
         match begun {
             Ok(()) => {}
             Err(error) if lives.len() > 1 => complain(&error.context(format!("process {pid} is left out"))),
@@ -79,15 +80,17 @@ fn one(
     feed: &mut Feed<'_>,
     processes: &mut Processes,
     pid: u32,
-    follow: bool,
+    args: &TraceArgs,
 ) -> anyhow::Result<()> {
     // The handle first: from here on the id cannot come to mean another process unnoticed.
     let handle = PidFd::open(pid).with_context(|| format!("opening a handle on process {pid}"))?;
     let target = Target::of_pid(pid).map_err(explained)?;
     let (plan, mut limits) = plan(&target)?;
-    let mut capabilities = session
-        .add(&target, plan.as_ref(), follow, Begin::Later)
+    let added = session
+        .add_at(args.depth.depth(), &target, plan.as_ref(), args.follow, Begin::Later)
         .with_context(|| format!("attaching to {} (pid {pid})", target.name))?;
+    let watching = watching(&added);
+    let mut capabilities = added.capabilities;
     capabilities.limits.append(&mut limits);
     // While nothing is counted yet, and before the trace's time begins: a look at a large heap takes a while.
     let begin = EventKind::Look {
@@ -100,6 +103,7 @@ fn one(
         capabilities,
         from_birth: false,
         thresholds,
+        watching,
         sample: look::sample(pid).ok(),
         time_ns: look::now_ns(),
     };
@@ -113,8 +117,17 @@ fn one(
         feed.push(event)?;
     }
     session.activate(pid)?;
-    processes.add_with(known.target, known.capabilities, handle);
+    processes.add_with(&known, handle);
     Ok(())
+}
+
+/// What is watched of a process that has been taken up.
+pub const fn watching(added: &Added) -> Watching {
+    Watching {
+        depth: added.watching,
+        followed: added.followed,
+        automatic: false,
+    }
 }
 
 /// Where the probes go; None where malloc cannot be traced, with the reason in words.
@@ -145,6 +158,7 @@ pub fn first_events(known: &Known) -> Vec<Event> {
         capabilities,
         from_birth,
         thresholds,
+        watching,
         sample,
         time_ns,
     } = known;
@@ -162,6 +176,7 @@ pub fn first_events(known: &Known) -> Vec<Event> {
     };
     let mut kinds = vec![
         EventKind::Start(Box::new(start)),
+        EventKind::Watching(*watching),
         EventKind::Modules(target.modules.clone()),
     ];
     kinds.extend(sample.map(EventKind::Sample));

@@ -2,9 +2,10 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use memtrace_analysis::event::{Cost, Depth};
 use memtrace_analysis::live::Live;
 
-use crate::report::units::{at, count, pages, resident};
+use crate::report::units::{at, count, pages, percent, plural, resident, short};
 
 /// The line on the terminal, which is overwritten and at last taken away.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ fn line(processes: &[Live]) -> String {
     if processes.len() > 1 {
         parts.push(format!("{} processes", processes.len()));
     }
-    parts.push(format!("{} calls/s", count(rate as u64)));
+    parts.push(calls(processes, rate));
     if let [only] = processes
         && let Some(end) = only.break_end
     {
@@ -63,7 +64,38 @@ fn line(processes: &[Live]) -> String {
         pages(sum(|live| live.returned_bytes))
     ));
     parts.push(format!("{} lost", count(sum(|live| live.lost))));
+    parts.extend(cost(processes));
     parts.join("   ")
+}
+
+/// How many calls there are, as far as they are counted.
+fn calls(processes: &[Live], rate: f64) -> String {
+    let rate = format!("{} calls/s", count(rate as u64));
+    let fraction = processes.iter().map(|live| live.calls_fraction).fold(1.0_f64, f64::min);
+    let depth = processes.iter().filter_map(|live| live.depth).min();
+    match depth {
+        Some(Depth::Syscalls) if fraction <= 0.0 => "system calls only".to_owned(),
+        Some(Depth::SlowPath) if fraction <= 0.0 => "slow path only".to_owned(),
+        Some(Depth::Syscalls | Depth::SlowPath) => format!("calls counted in {} of the time", percent(fraction)),
+        _ if fraction < 1.0 => format!("{rate}, counted in {} of the time", percent(fraction)),
+        _ => rate,
+    }
+}
+
+/// What the trace takes of the CPU time of all of them.
+fn cost(processes: &[Live]) -> Option<String> {
+    let costs: Vec<Cost> = processes.iter().filter_map(|live| live.cost).collect();
+    let hits = costs.iter().map(|cost| cost.hits).fold(0, u64::saturating_add);
+    let trace: u64 = costs.iter().map(|cost| cost.trace_ns).fold(0, u64::saturating_add);
+    let cpu: u64 = costs.iter().map(|cost| cost.cpu_ns).fold(0, u64::saturating_add);
+    (cpu > 0).then(|| {
+        format!(
+            "cost {} of its CPU time ({}, {})",
+            percent(trace as f64 / cpu as f64),
+            plural(hits, "hit"),
+            short(trace)
+        )
+    })
 }
 
 #[cfg(test)]
@@ -84,6 +116,9 @@ mod tests {
             growth_bytes: 792 << 10,
             returned_bytes: 0,
             lost: 0,
+            depth: None,
+            calls_fraction: 1.0,
+            cost: None,
         };
         assert_eq!(
             line(&[live]),

@@ -61,7 +61,7 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
     let mut processes = Processes::new();
     let mut command = None;
     if args.command.is_empty() {
-        attach::running(&mut session, &mut feed, &mut processes, lives, args.follow)?;
+        attach::running(&mut session, &mut feed, &mut processes, lives, args)?;
     } else {
         output.keep_from_command()?;
         command = Some(start::command(&mut session, &mut feed, &mut processes, args)?);
@@ -76,7 +76,7 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
     privileges::keep_what_a_trace_needs(more_probes).context("giving up capabilities that are no longer needed")?;
     announce(&processes, args);
     let mut live = LiveLine::if_terminal();
-    let mut watch = Watch::new(&mut session, &mut feed, processes, args.follow);
+    let mut watch = Watch::new(&mut session, &mut feed, processes, args);
     let reason = watch
         .until_over(&mut stop, args.duration, command.is_some(), live.as_mut())
         .await?;

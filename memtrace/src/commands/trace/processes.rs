@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use memtrace_analysis::event::Capabilities;
+use memtrace_analysis::event::{Capabilities, Watching};
 use tokio::sync::mpsc;
 
+use super::attach::Known;
 use super::pidfd::PidFd;
 use crate::target::Target;
 
@@ -14,6 +15,7 @@ use crate::target::Target;
 pub struct Process {
     pub target: Target,
     pub capabilities: Capabilities,
+    pub watching: Watching,
     /// It has replaced its program, and what it is now is not known yet: so many ticks have passed.
     pub unknown_since_exec: Option<u32>,
     /// Executable code has been mapped since its modules were listed.
@@ -37,36 +39,37 @@ impl Processes {
     }
 
     /// Adds a process of which a handle was taken before anything else.
-    pub fn add_with(&mut self, target: Target, capabilities: Capabilities, handle: PidFd) {
+    pub fn add_with(&mut self, known: &Known, handle: PidFd) {
         let tell = self.tell.clone();
-        let pid = target.pid;
+        let pid = known.target.pid;
         tokio::spawn(async move {
             // Waiting for a handle fails only when the runtime is going away, and nobody listens then.
             if handle.ended().await.is_ok() {
                 let _nobody = tell.send(pid);
             }
         });
-        self.insert(target, capabilities);
+        self.insert(known);
     }
 
     /// Adds a process whose id cannot have come to mean another one: a child that has not been waited for, or one that
     /// a traced process has just made. One that is gone already is news at once.
-    pub fn add(&mut self, target: Target, capabilities: Capabilities) -> io::Result<()> {
-        match PidFd::open(target.pid) {
-            Ok(handle) => self.add_with(target, capabilities, handle),
+    pub fn add(&mut self, known: &Known) -> io::Result<()> {
+        match PidFd::open(known.target.pid) {
+            Ok(handle) => self.add_with(known, handle),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                let _nobody = self.tell.send(target.pid);
-                self.insert(target, capabilities);
+                let _nobody = self.tell.send(known.target.pid);
+                self.insert(known);
             }
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    fn insert(&mut self, target: Target, capabilities: Capabilities) {
+    fn insert(&mut self, known: &Known) {
         let process = Process {
-            target,
-            capabilities,
+            target: known.target.clone(),
+            capabilities: known.capabilities.clone(),
+            watching: known.watching,
             unknown_since_exec: None,
             new_code: false,
         };

@@ -1,7 +1,6 @@
 //! A command started under our eyes, traced from its exec on.
 
 use anyhow::Context;
-use memtrace_analysis::event::Capabilities;
 
 use super::attach::{self, Known};
 use super::look;
@@ -10,7 +9,7 @@ use crate::commands::args::TraceArgs;
 use crate::commands::exit::hint;
 use crate::commands::feed::Feed;
 use crate::probe::ProbePlan;
-use crate::session::{Begin, Session};
+use crate::session::{Added, Begin, Session};
 use crate::target::{Moment, SpawnError, Spawned, Target};
 
 /// Starts the command of the command line.
@@ -26,7 +25,7 @@ pub fn command(
     let mut birth = Birth {
         session,
         known: None,
-        follow: args.follow,
+        args,
     };
     let spawned = Spawned::start(&args.command, args.user.as_deref(), |pid, moment| match moment {
         // Still a copy of memtrace: nothing it does is the command's.
@@ -45,16 +44,14 @@ pub fn command(
     for event in session.pending() {
         feed.push(event)?;
     }
-    processes
-        .add(known.target, known.capabilities)
-        .context("opening a handle on the command")?;
+    processes.add(&known).context("opening a handle on the command")?;
     Ok(spawned)
 }
 
 struct Birth<'a> {
     session: &'a mut Session,
     known: Option<Known>,
-    follow: bool,
+    args: &'a TraceArgs,
 }
 
 impl Birth<'_> {
@@ -63,13 +60,16 @@ impl Birth<'_> {
         let time_ns = look::now_ns();
         let sample = look::sample(pid).ok();
         // Also where its allocator is there already (a static program): the probes come at the next moment.
-        let capabilities = self.add(&target, None)?;
+        let added = self.add(&target, None)?;
+        let watching = attach::watching(&added);
+        let capabilities = added.capabilities;
         self.known = Some(Known {
             target,
             capabilities,
             from_birth: true,
             // Before the first malloc they are what glibc comes with, or what the environment will say.
             thresholds: None,
+            watching,
             sample,
             time_ns,
         });
@@ -79,18 +79,22 @@ impl Birth<'_> {
     fn at_libc(&mut self, pid: u32) -> anyhow::Result<()> {
         let target = Target::of_pid(pid)?;
         let (plan, mut limits) = attach::plan(&target)?;
-        let mut capabilities = self.add(&target, plan.as_ref())?;
+        let added = self.add(&target, plan.as_ref())?;
+        let watching = attach::watching(&added);
+        let mut capabilities = added.capabilities;
         capabilities.limits.append(&mut limits);
         if let Some(known) = &mut self.known {
             known.target = target;
             known.capabilities = capabilities;
+            known.watching = watching;
         }
         Ok(())
     }
 
-    fn add(&mut self, target: &Target, plan: Option<&ProbePlan>) -> anyhow::Result<Capabilities> {
+    fn add(&mut self, target: &Target, plan: Option<&ProbePlan>) -> anyhow::Result<Added> {
+        let depth = self.args.depth.depth();
         self.session
-            .add(target, plan, self.follow, Begin::Now)
+            .add_at(depth, target, plan, self.args.follow, Begin::Now)
             .with_context(|| format!("attaching to {} (pid {})", target.name, target.pid))
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use memtrace_analysis::event::{EndReason, Event, EventKind, LookMoment, SyscallKind};
+use memtrace_analysis::event::{Depth, EndReason, Event, EventKind, LookMoment, SyscallKind};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use super::attach::{self, Known};
@@ -13,6 +13,7 @@ use super::live::LiveLine;
 use super::look;
 use super::processes::Processes;
 use super::stop::Stop;
+use crate::commands::args::TraceArgs;
 use crate::commands::feed::Feed;
 use crate::session::Session;
 
@@ -30,15 +31,18 @@ pub struct Watch<'a, 'o> {
     pub(super) feed: &'a mut Feed<'o>,
     pub(super) processes: Processes,
     pub(super) follow: bool,
+    /// What a process is watched at when it is taken up.
+    pub(super) depth: Depth,
 }
 
 impl<'a, 'o> Watch<'a, 'o> {
-    pub const fn new(session: &'a mut Session, feed: &'a mut Feed<'o>, processes: Processes, follow: bool) -> Self {
+    pub const fn new(session: &'a mut Session, feed: &'a mut Feed<'o>, processes: Processes, args: &TraceArgs) -> Self {
         Self {
             session,
             feed,
             processes,
-            follow,
+            follow: args.follow,
+            depth: args.depth.depth(),
         }
     }
 
@@ -91,7 +95,7 @@ impl<'a, 'o> Watch<'a, 'o> {
     /// Takes the probes away and what is still to be had; the last events say why the trace ends.
     pub fn end(mut self, reason: EndReason) -> anyhow::Result<()> {
         self.session.detach();
-        let rest = self.session.pending();
+        let rest = self.session.rest();
         self.take(rest)?;
         for pid in self.processes.pids() {
             self.totals(pid)?;
@@ -151,6 +155,7 @@ impl<'a, 'o> Watch<'a, 'o> {
             capabilities: parent.capabilities.clone(),
             from_birth: false,
             thresholds: None,
+            watching: parent.watching,
             sample: look::sample(child).ok(),
             time_ns,
         };
@@ -158,13 +163,13 @@ impl<'a, 'o> Watch<'a, 'o> {
             self.feed.push(event)?;
         }
         self.processes
-            .add(known.target, known.capabilities)
+            .add(&known)
             .with_context(|| format!("opening a handle on process {child}"))
     }
 
     /// A process is gone: what is left of it is taken, then it is forgotten.
     fn ended(&mut self, pid: u32) -> anyhow::Result<()> {
-        let rest = self.session.pending();
+        let rest = self.session.rest();
         self.take(rest)?;
         self.totals(pid)?;
         let reason = EndReason::ProcessExited;

@@ -147,7 +147,8 @@ fn measure_free(bench: &Bench) -> Result<Measured> {
     match bench.brk_steps_traced()? {
         Traced::Seen { report, .. } => {
             let returned = &report.returned;
-            measured.count("frees", "frees traced", report.freed.blocks as f64, Unit::Count);
+            let frees = report.freed.as_ref().map_or(0, |freed| freed.blocks);
+            measured.count("frees", "frees traced", frees as f64, Unit::Count);
             let leading = (returned.frees_munmap + returned.frees_trim) as f64;
             measured.count("frees_returning", "of them led to a system call", leading, Unit::Count);
             if returned.frees_trim > 0 {

@@ -188,10 +188,9 @@ fn traced_steps(report: &Report, measured: &mut Measured) {
         measured.because("rule_steps", unlike.join("; "));
     }
     let causes = growth.steps.iter().map(|step| {
-        let batch = if step.batch.first {
-            String::new()
-        } else {
-            format!(" after {} blocks", step.batch.blocks)
+        let batch = match step.batch {
+            Some(batch) if !batch.first => format!(" after {} blocks", batch.blocks),
+            _ => String::new(),
         };
         format!("{}({}){batch}", step.cause.entry, step.cause.request)
     });

@@ -1,20 +1,25 @@
 //! What the program asked of the allocator: blocks taken and blocks freed.
 
 use memtrace_analysis::event::Entry;
-use memtrace_analysis::report::Report;
+use memtrace_analysis::report::{Counted, Estimate, Report};
 
 use crate::report::layout::Section;
-use crate::report::units::{asked, count, plural};
+use crate::report::units::{asked, count, percent, plural};
 
 pub fn allocations(report: &Report) -> Section {
     let mut section = Section::new("ALLOCATIONS");
-    if report.coverage.capabilities.probed.is_empty() {
-        section.line("not counted: no entry point of the allocator could be probed");
+    let Some(allocated) = &report.allocated else {
+        section.line(if report.coverage.owners_told {
+            "not counted at this depth (--depth calls counts every call)"
+        } else {
+            "not counted: no entry point of the allocator could be probed"
+        });
         return section;
-    }
-    let allocated = &report.allocated;
+    };
     // A block is counted with what it was made for; what realloc made of it later shows when it is freed.
-    let resized = report.realloc.in_place + report.realloc.moved > 0;
+    let resized = report
+        .realloc
+        .is_some_and(|realloc| realloc.in_place + realloc.moved > 0);
     section.line(format!(
         "{}, {} asked{}",
         plural(allocated.blocks, "block"),
@@ -42,19 +47,34 @@ pub fn allocations(report: &Report) -> Section {
     if allocated.failed > 0 {
         section.warning(format!("{} failed", plural(allocated.failed, "call")));
     }
+    if let Some(estimates) = &report.coverage.estimates {
+        section.line(format!(
+            "these are of {} in which calls were counted, {} of the time; about {} in all, {} of them freed",
+            plural(report.coverage.windows, "window"),
+            percent(report.coverage.calls_fraction),
+            estimate(&estimates.allocated_blocks, "block"),
+            estimate(&estimates.freed_blocks, "block"),
+        ));
+    }
     section
 }
 
 /// What is left, which only a trace from birth can say exactly.
 pub fn live(report: &Report) -> Section {
     let mut section = Section::new("LIVE");
-    if report.coverage.capabilities.probed.is_empty() || report.target.execs > 0 {
+    if report.target.execs > 0 {
         return section;
     }
-    let live = plural(report.live_blocks, "block");
+    let Some(live_blocks) = report.live_blocks else {
+        if report.coverage.calls_counted() == Counted::Sometimes {
+            section.line("not known from calls, since not all of them were counted; malloc's books say it");
+        }
+        return section;
+    };
+    let live = plural(live_blocks, "block");
     if report.target.from_birth {
         section.line(format!("{live} not freed"));
-    } else if report.live_blocks > 0 {
+    } else if live_blocks > 0 {
         section.line(format!("at least {live} of this trace not freed"));
     }
     section
@@ -62,10 +82,7 @@ pub fn live(report: &Report) -> Section {
 
 pub fn freed(report: &Report) -> Section {
     let mut section = Section::new("FREED");
-    if report.coverage.capabilities.probed.is_empty() {
-        return section;
-    }
-    let freed = &report.freed;
+    let Some(freed) = &report.freed else { return section };
     section.line(format!(
         "{}, {} of chunks",
         plural(freed.blocks, "block"),
@@ -94,13 +111,25 @@ pub fn freed(report: &Report) -> Section {
     section
 }
 
-fn called(report: &Report, entry: Entry) -> u64 {
-    report.calls.get(entry.name()).copied().unwrap_or(0)
+/// A figure with its standard error.
+fn estimate(figure: &Estimate, noun: &str) -> String {
+    let value = plural(figure.value.round() as u64, noun);
+    match figure.standard_error {
+        Some(error) => format!("{value} (+-{})", count(error.round() as u64)),
+        None => format!("{value} (how surely is not known: one window)"),
+    }
+}
+
+pub fn called(report: &Report, entry: Entry) -> u64 {
+    report
+        .calls
+        .as_ref()
+        .map_or(0, |calls| calls.get(entry.name()).copied().unwrap_or(0))
 }
 
 /// What became of reallocated blocks, where returns were seen.
 fn realloc(report: &Report) -> Option<String> {
-    let realloc = &report.realloc;
+    let realloc = report.realloc.as_ref()?;
     let parts: Vec<String> = [
         ("of NULL", realloc.null),
         ("to size 0", realloc.zero),

@@ -21,9 +21,9 @@ pub fn growth(report: &Report) -> Section {
         section.line(line);
     }
     if section.is_empty() {
-        section.line(if report.coverage.capabilities.probed.is_empty() {
+        section.line(if !report.coverage.owners_told {
             "cannot be told: the allocator's calls are not watched here; SYSTEM CALLS has what moved memory"
-        } else if report.allocated.blocks == 0 {
+        } else if report.allocated.as_ref().is_some_and(|allocated| allocated.blocks == 0) {
             "none: no block was allocated"
         } else {
             "none: every block was served from memory the allocator already had"
@@ -102,6 +102,9 @@ fn verdict(total: u64, matching: u64, unpredicted: u64, direct: u64) -> String {
     if matching == total {
         return "all as glibc's rule predicts".to_owned();
     }
+    if unpredicted == total {
+        return "without a prediction".to_owned();
+    }
     let mut text = format!("{} as glibc's rule predicts", count(matching));
     if unpredicted > 0 {
         text += &format!(", {} without a prediction", count(unpredicted));
@@ -160,7 +163,8 @@ fn buckets(histogram: &[StepBucket], omitted: u64) -> Table {
 /// Steps that are not what the rule says, grouped by the reason.
 fn mismatches(section: &mut Section, report: &Report) {
     let mut by_reason: BTreeMap<&str, Vec<&Step>> = BTreeMap::new();
-    for step in &report.growth.steps {
+    // Of what was asked for without being seen there is no rule to go by; the headline counts it.
+    for step in report.growth.steps.iter().filter(|step| step.cause.request_known) {
         let reason = match (&step.reason, step.predicted_bytes) {
             // A step may have its remark and still be as predicted.
             (_, Some(predicted)) if predicted == step.bytes => continue,

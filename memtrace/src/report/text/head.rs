@@ -1,10 +1,10 @@
 //! Who was traced, how completely, and what it comes to.
 
-use memtrace_analysis::event::{AllocatorKind, EndReason};
-use memtrace_analysis::report::{Confidence, Coverage, Report, TargetSection};
+use memtrace_analysis::event::{AllocatorKind, Depth, EndReason};
+use memtrace_analysis::report::{Confidence, Counted, Coverage, Report, TargetSection};
 
 use crate::report::layout::{Page, Section};
-use crate::report::units::{change, count, lasting, pages, plural, regrouped, resident};
+use crate::report::units::{change, count, lasting, pages, percent, plural, regrouped, resident};
 
 pub fn head(page: &mut Page, report: &Report) {
     let Report { target, coverage, .. } = report;
@@ -80,12 +80,12 @@ fn threads(report: &Report) -> String {
 
 fn completeness(target: &TargetSection, coverage: &Coverage) -> String {
     let lost = format!("{} lost", plural(coverage.lost_events, "event"));
-    let counted = if coverage.capabilities.probed.is_empty() {
-        "system calls only"
-    } else if target.from_birth {
-        "every call counted"
-    } else {
-        "every call since the attach counted"
+    let counted = match coverage.calls_counted() {
+        Counted::Always if target.from_birth => "every call counted".to_owned(),
+        Counted::Always => "every call since the attach counted".to_owned(),
+        Counted::Sometimes => format!("calls counted in {} of the time", percent(coverage.calls_fraction)),
+        Counted::Never if coverage.depth == Depth::SlowPath => "the allocator's slow path only".to_owned(),
+        Counted::Never => "system calls only".to_owned(),
     };
     format!("{counted}, {lost}")
 }

@@ -14,6 +14,7 @@
 
 mod books;
 mod calls;
+mod cost;
 mod growth;
 mod head;
 mod rest;
@@ -47,6 +48,7 @@ fn process(page: &mut Page, report: &Report) {
         vec![rest::threshold(report)],
         vec![books::books(report)],
         vec![rest::system_calls(report), rest::direct(report)],
+        vec![cost::cost(report)],
         vec![rest::not_seen(report)],
     ];
     for part in parts {

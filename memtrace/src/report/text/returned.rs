@@ -3,6 +3,7 @@
 use memtrace_analysis::event::Entry;
 use memtrace_analysis::report::{Report, TrimReport};
 
+use super::calls::called;
 use crate::report::layout::Section;
 use crate::report::units::{at, change, count, pages, plural, resident};
 
@@ -13,7 +14,8 @@ const TAIL: usize = 1;
 pub fn returned(report: &Report) -> Section {
     let mut section = Section::new("RETURNED");
     let returned = &report.returned;
-    let frees = returned.frees_munmap + returned.frees_trim + returned.frees_nothing;
+    let led = returned.frees_munmap + returned.frees_trim;
+    let frees = led + returned.frees_nothing.unwrap_or(0);
     if frees > 0 {
         let mut parts = Vec::new();
         if returned.frees_munmap > 0 {
@@ -30,17 +32,19 @@ pub fn returned(report: &Report) -> Section {
                 pages(returned.by_free_trim_bytes)
             ));
         }
-        parts.push(match (returned.frees_nothing, parts.is_empty()) {
-            (n, true) if n == frees => "none gave anything back: glibc kept all of it for reuse".to_owned(),
-            (0, _) => "none without effect on the system".to_owned(),
-            (n, _) => format!("{} gave nothing back", count(n)),
+        if let Some(nothing) = returned.frees_nothing {
+            parts.push(match (nothing, parts.is_empty()) {
+                (n, true) if n == frees => "none gave anything back: glibc kept all of it for reuse".to_owned(),
+                (0, _) => "none without effect on the system".to_owned(),
+                (n, _) => format!("{} gave nothing back", count(n)),
+            });
+        }
+        let blocks = report.freed.as_ref().filter(|_| returned.frees_nothing.is_some());
+        section.line(match blocks {
+            Some(freed) => format!("free {}: {}", plural(freed.blocks, "block"), parts.join(", ")),
+            None => format!("free: {} (others were not counted)", parts.join(", ")),
         });
-        section.line(format!(
-            "free {}: {}",
-            plural(report.freed.blocks, "block"),
-            parts.join(", ")
-        ));
-    } else if report.calls.get(Entry::Free.name()).is_some_and(|calls| *calls > 0) {
+    } else if called(report, Entry::Free) > 0 {
         section.line("free: no block");
     }
     let others = [
@@ -54,7 +58,11 @@ pub fn returned(report: &Report) -> Section {
     }
     trims(&mut section, report);
     if section.is_empty() {
-        section.line("nothing: no free, no malloc_trim");
+        section.line(if report.freed.is_some() {
+            "nothing: no free, no malloc_trim"
+        } else {
+            "nothing"
+        });
     }
     section
 }

@@ -70,7 +70,7 @@ fn row(report: &Report, index: usize, step: &Step, kinds: bool) -> Vec<String> {
     if kinds {
         cells.push(kind_name(step.kind).to_owned());
     }
-    cells.extend([cause(&step.cause), batch(&step.batch, report.target.from_birth)]);
+    cells.extend([cause(&step.cause), batch(step.batch.as_ref(), report.target.from_birth)]);
     cells
 }
 
@@ -80,11 +80,15 @@ fn cause(cause: &Cause) -> String {
         UNKNOWN => "unknown".to_owned(),
         // It asks for nothing; what grows in its course is glibc's own need.
         "free" => "free".to_owned(),
+        entry if !cause.request_known => format!("{entry}(?)"),
         entry => format!("{entry}({})", cause.request),
     }
 }
 
-fn batch(batch: &Batch, from_birth: bool) -> String {
+fn batch(batch: Option<&Batch>, from_birth: bool) -> String {
+    let Some(batch) = batch else {
+        return "not counted".to_owned();
+    };
     if batch.first && !from_birth {
         return "not known: before the attach".to_owned();
     }
@@ -146,8 +150,9 @@ mod tests {
                 entry: "malloc".into(),
                 request: 64,
                 attribution: "proven".into(),
+                request_known: true,
             },
-            batch: Batch::default(),
+            batch: Some(Batch::default()),
         }
     }
 

@@ -57,8 +57,9 @@ fn libc(test: &str) -> Option<Libc> {
         }
         known.push(symbol.name().unwrap().to_owned());
     }
+    let plan = ProbePlan::for_library(&bytes).unwrap();
     Some(Libc {
-        unwinder: Unwinder::for_library(&bytes, ProbePlan::for_library(&bytes).unwrap().text).unwrap(),
+        unwinder: Unwinder::for_library(&bytes, plan.text, plan.code).unwrap(),
         calls,
         names,
         stubs: stubs(&file),

@@ -18,14 +18,19 @@ const LARGE_BUFFER: &str = "64M";
 
 /// A command that traces a program it starts, for [`run`]: `memtrace ... -- WORDS`
 pub fn spawning<S: AsRef<OsStr>>(scratch: &Scratch, words: impl IntoIterator<Item = S>) -> Traced {
-    let mut traced = Traced::new(scratch, LARGE_BUFFER);
+    spawning_at("calls", scratch, words)
+}
+
+/// The same at another depth.
+pub fn spawning_at<S: AsRef<OsStr>>(depth: &str, scratch: &Scratch, words: impl IntoIterator<Item = S>) -> Traced {
+    let mut traced = Traced::new(depth, scratch, LARGE_BUFFER);
     traced.command.arg("--").args(words);
     traced
 }
 
 /// A memtrace with a buffer of this size, which is to be told what to trace.
 pub fn with_buffer(scratch: &Scratch, size: &str) -> Traced {
-    Traced::new(scratch, size)
+    Traced::new("calls", scratch, size)
 }
 
 /// What the report says of each kind of system call under `key`, added up.
@@ -65,11 +70,11 @@ pub struct Traced {
 }
 
 impl Traced {
-    fn new(scratch: &Scratch, buffer: &str) -> Self {
+    fn new(depth: &str, scratch: &Scratch, buffer: &str) -> Self {
         let report = scratch.file("report.json");
         let mut command = Command::new(binary("memtrace"));
         command
-            .args(["--buffer", buffer, "--output", "json", "--report-to"])
+            .args(["--depth", depth, "--buffer", buffer, "--output", "json", "--report-to"])
             .arg(&report);
         Self { command, report }
     }
@@ -99,7 +104,12 @@ pub struct Attached {
 impl Attached {
     /// Starts `memtrace --pid PID`, and returns when its probes are in place.
     pub fn to(pid: u32, scratch: &Scratch) -> Self {
-        let Traced { mut command, report } = Traced::new(scratch, LARGE_BUFFER);
+        Self::to_at("calls", pid, scratch)
+    }
+
+    /// The same at another depth.
+    pub fn to_at(depth: &str, pid: u32, scratch: &Scratch) -> Self {
+        let Traced { mut command, report } = Traced::new(depth, scratch, LARGE_BUFFER);
         command
             .arg("--pid")
             .arg(pid.to_string())

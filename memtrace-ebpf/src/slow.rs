@@ -1,0 +1,55 @@
+//! The allocator's slow path, `_int_malloc`: kept, so that a system call in its course is tied to the request; and told
+//! when a system call came before it.
+
+use aya_ebpf::macros::uprobe;
+use aya_ebpf::programs::ProbeContext;
+use memtrace_common::{RequestRecord, SlowFrame, depth, record};
+
+use crate::count::bump;
+use crate::filter::{self, current_ids};
+use crate::hit::argument;
+use crate::{arch, emit};
+
+#[uprobe]
+pub fn on_slow_path(ctx: ProbeContext) -> u32 {
+    let Some(ids) = current_ids() else { return 0 };
+    let Some((process, thread)) = filter::active_thread(ids) else {
+        return 0;
+    };
+    bump!(process, uncounted);
+    // SAFETY: a value of STATES.
+    if unsafe { (*process.state).depth } != depth::SLOW_PATH {
+        return 0;
+    }
+    let Some(thread) = thread else { return 0 };
+    // SAFETY: the context of a uprobe is the registers; values of STATES and THREADS, the latter written to by its own
+    // thread alone.
+    unsafe {
+        let libc = &raw const (*process.state).libc;
+        let base = arch::instruction_pointer(&*ctx.regs).wrapping_sub((*libc).slow_site);
+        if (*process.state).libc_base == 0 {
+            (*process.state).libc_base = base;
+        }
+        let slot = arch::slot(&*ctx.regs, (*libc).slow_stack_moved as u32);
+        (*thread).calls += 1;
+        let frame = SlowFrame {
+            slot,
+            return_address: arch::return_address(ctx.regs, slot),
+            request: argument(&ctx, 1),
+            call: (*thread).calls,
+            epoch: (*process.state).epoch,
+            _pad: 0,
+        };
+        (*thread).slow = frame;
+        if (*thread).tell == 0 {
+            return 0;
+        }
+        (*thread).tell -= 1;
+        emit::send::<RequestRecord>(process, |record| {
+            (&raw mut (*record).header).write(emit::header::<RequestRecord>(record::REQUEST, ids));
+            (*record).libc_base = base;
+            (&raw mut (*record).frame).write(frame);
+        });
+    }
+    0
+}

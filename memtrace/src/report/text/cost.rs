@@ -1,0 +1,84 @@
+//! What the trace took from the process, and for how long what was watched.
+
+use memtrace_analysis::report::{CostSection, Coverage, DepthTimes, Report};
+
+use crate::report::layout::Section;
+use crate::report::units::{count, lasting, percent, plural, short};
+
+pub fn cost(report: &Report) -> Section {
+    let mut section = Section::new("COST");
+    if let Some(cost) = &report.cost {
+        section.line(headline(cost));
+        let over = cost.share.zip(cost.max_share).is_some_and(|(share, most)| share > most);
+        if over {
+            section.warning(format!(
+                "more than the limit of {}",
+                percent(cost.max_share.unwrap_or_default())
+            ));
+        }
+    }
+    if let Some(line) = depths(&report.coverage) {
+        section.line(line);
+    }
+    if let Some(cost) = &report.cost
+        && cost.attach_ns > 0
+    {
+        section.faint(format!(
+            "probes put in place within {}{}{}",
+            short(cost.attach_ns),
+            if cost.detach_ns > 0 {
+                format!(", taken away within {}", short(cost.detach_ns))
+            } else {
+                String::new()
+            },
+            match cost.pause_ns {
+                Some(pause) => format!("; a running thread saw a pause of {} at most by either", short(pause)),
+                None => String::new(),
+            }
+        ));
+    }
+    section
+}
+
+fn headline(cost: &CostSection) -> String {
+    let mut line = plural(cost.hits, "hit");
+    if let Some(hit) = cost.hit_ns {
+        line += &format!(
+            " of {} ns (measured here): about {} of CPU time",
+            count(hit.round() as u64),
+            short(cost.trace_ns)
+        );
+    }
+    if let Some(share) = cost.share.filter(|_| cost.hit_ns.is_some() || cost.hits == 0) {
+        line += &format!(", {} of the process's {}", percent(share), lasting(cost.cpu_ns));
+    }
+    if let Some(most) = cost.max_share {
+        line += &format!("; the limit is {}", percent(most));
+    }
+    line
+}
+
+/// Only where more than one was watched.
+fn depths(coverage: &Coverage) -> Option<String> {
+    let DepthTimes {
+        calls_ns,
+        slow_path_ns,
+        syscalls_ns,
+    } = coverage.depths;
+    let parts: Vec<String> = [
+        ("every call", calls_ns),
+        ("the slow path", slow_path_ns),
+        ("system calls only", syscalls_ns),
+    ]
+    .into_iter()
+    .filter(|(_, ns)| *ns > 0)
+    .map(|(what, ns)| format!("{what} for {}", lasting(ns)))
+    .collect();
+    (parts.len() > 1).then(|| {
+        format!(
+            "watched {}; calls were counted in {}",
+            parts.join(", "),
+            plural(coverage.windows, "window")
+        )
+    })
+}

@@ -1,0 +1,118 @@
+//! How much of a process is watched, and the way from one depth to another while it runs.
+//!
+//! ```text
+//! deeper      probes that are missing -> the kernel side is told (a new epoch) -> probes that are not wanted go
+//! less deep   the kernel side is told -> probes go
+//! ```
+//!
+//! In between, hits count no call; that there were such hits is counted.
+
+use anyhow::{Context, Result};
+use memtrace_analysis::event::{Depth, Entry};
+use memtrace_common::untouched;
+
+use super::Session;
+use super::attach::{self, Place, Site};
+use super::state;
+use crate::probe::ProbePlan;
+use crate::target::Target;
+
+/// A process with a libc that can be probed, and what that takes.
+pub struct Watched {
+    pub target: Target,
+    pub plan: ProbePlan,
+    pub sites: Vec<Site>,
+    pub exits: Vec<u64>,
+    pub follow: bool,
+}
+
+impl Watched {
+    pub fn places(&self, depth: Depth) -> Vec<Place> {
+        attach::places(&self.plan, &self.sites, &self.exits, depth)
+    }
+
+    pub fn probed(&self, depth: Depth) -> Vec<Entry> {
+        let entries = self.sites.iter().map(|site| site.entry);
+        entries.filter(|&entry| attach::is_probed(entry, depth)).collect()
+    }
+}
+
+/// The depth wanted, or the next one that is possible; why, if it is another one.
+pub fn possible(wanted: Depth, plan: &ProbePlan, followed: bool, limits: &mut Vec<String>) -> Depth {
+    if wanted != Depth::SlowPath {
+        return wanted;
+    }
+    let obstacle = match &plan.slow_path {
+        Err(reason) => reason.as_str(),
+        Ok(_) if !followed => "what made a system call cannot be told from the stack here",
+        Ok(_) => return wanted,
+    };
+    limits.push(format!(
+        "the allocator's slow path is not watched, only system calls are: {obstacle}"
+    ));
+    Depth::Syscalls
+}
+
+impl Session {
+    /// Watches all processes that have a libc to probe at this depth from now on; the depth must be possible for them.
+    pub fn change_depth(&mut self, depth: Depth) -> Result<()> {
+        let pids = self.tables.pids();
+        // What is no longer to be counted ends before its probes go, and what is to be counted begins when they are there.
+        if depth != Depth::Calls {
+            self.tell_depth(&pids, depth)?;
+        }
+        for watched in self.watched.values() {
+            let Some(library) = &watched.target.libc else { continue };
+            let places = watched.places(depth);
+            self.links
+                .set_probes(&mut self.ebpf, &watched.target, library, places, watched.follow)?;
+        }
+        if depth == Depth::Calls {
+            self.tell_depth(&pids, depth)?;
+        }
+        Ok(())
+    }
+
+    fn tell_depth(&mut self, pids: &[u32], depth: Depth) -> Result<()> {
+        for &pid in pids {
+            let Some(mut process) = self.tables.get(pid) else {
+                continue;
+            };
+            process.depth = state::depth_number(depth);
+            process.epoch = process.epoch.wrapping_add(1);
+            process.untouched = untouched::ALL;
+            if let Some(watched) = self.watched.get(&pid)
+                && let Some(library) = &watched.target.libc
+            {
+                process.libc_base = library.base;
+            }
+            self.tables
+                .set(process)
+                .with_context(|| format!("changing what is watched of process {pid}"))?;
+        }
+        Ok(())
+    }
+
+    /// A process has replaced its program, by one with the same libc; where that lies now.
+    pub fn moved(&mut self, target: &Target) -> Result<()> {
+        let Some(watched) = self.watched.get_mut(&target.pid) else {
+            return Ok(());
+        };
+        watched.target = target.clone();
+        let (Some(library), Some(mut process)) = (&target.libc, self.tables.get(target.pid)) else {
+            return Ok(());
+        };
+        if process.libc_base == 0 {
+            process.libc_base = library.base;
+            self.tables.set(process)?;
+        }
+        Ok(())
+    }
+
+    /// Longest time that probes took to be put in place at once, and to be taken away, in nanoseconds.
+    pub fn probing_times(&mut self) -> (u64, u64) {
+        let (attach, detach) = self.links.times();
+        let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        (ns(attach), ns(detach))
+    }
+}
