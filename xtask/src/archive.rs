@@ -53,6 +53,8 @@ impl Archive {
             format!("APT::Architecture={architecture}"),
             format!("APT::Architectures::={architecture}"),
             "APT::Sandbox::User=".to_owned(),
+            // Nothing is installed, so another apt that is at work on this machine need not be waited for, nor root be.
+            "Debug::NoLocking=true".to_owned(),
             "Acquire::Languages=none".to_owned(),
             "Acquire::GzipIndexes=true".to_owned(),
             "Acquire::Retries=2".to_owned(),

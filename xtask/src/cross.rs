@@ -58,6 +58,16 @@ impl Cross {
         ]
     }
 
+    /// The C compiler, set up for `link`: a static program gets the compiler's own C library, whose release its run-time
+    /// library asks for.
+    pub fn compiler(&self, link: Link) -> Command {
+        let mut command = Command::new(&self.compiler);
+        if let Link::Dynamic(root) = link {
+            command.args(self.link_words(root));
+        }
+        command
+    }
+
     /// A cargo that builds for `link`; the verb and `--target` are the caller's. What it makes lies below
     /// target/kernels/build, so that it does not evict what plain builds made.
     pub fn cargo(&self, link: Link) -> Command {

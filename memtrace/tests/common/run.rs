@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// No run of these tests takes longer on a machine that works.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// No run of these tests takes longer on a machine that works, an emulated one included.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// memtrace with these arguments, its streams captured, a plain environment.
 pub fn memtrace<A: AsRef<OsStr>>(args: &[A]) -> Command {

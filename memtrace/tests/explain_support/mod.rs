@@ -12,7 +12,7 @@ use memtrace_analysis::glibc::look::Look;
 use memtrace_test_support::cc::{self, Kind};
 use memtrace_test_support::child::Talker;
 use memtrace_test_support::counter::Counter;
-use memtrace_test_support::glibc::{Release, oldest, releases};
+use memtrace_test_support::glibc::{Release, oldest, releases, system_version};
 use memtrace_test_support::scratch::Scratch;
 use memtrace_test_support::skip::skip;
 
@@ -33,7 +33,7 @@ impl Heaps {
         let counter = Rc::new(Counter::build(None, &scratch));
         Heaps {
             shown: "the machine's glibc".to_owned(),
-            version: own_version(),
+            version: system_version(),
             release: None,
             program: cc::compile("heaps", Kind::Program, None, &scratch),
             counter,
@@ -44,6 +44,10 @@ impl Heaps {
     /// Under the machine's own glibc and under all that were unpacked; says so aloud where there are none.
     pub fn under_every_glibc(test: &str) -> Vec<Heaps> {
         let mut all = vec![Heaps::under_own_glibc()];
+        // In a virtual machine, which is slow, each kernel has another release for its own.
+        if cc::is_ahead() {
+            return all;
+        }
         let releases = releases();
         let Some(oldest) = oldest(&releases) else {
             skip(
@@ -104,14 +108,6 @@ impl Heaps {
             counter,
         }
     }
-}
-
-fn own_version() -> (u32, u32) {
-    // SAFETY: it returns a static string.
-    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
-    let text = version.to_str().expect("a release number is text");
-    let (major, minor) = text.split_once('.').expect("a release number has two parts");
-    (major.parse().unwrap(), minor.parse().unwrap())
 }
 
 /// A running one, at one of its points.

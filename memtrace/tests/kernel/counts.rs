@@ -27,7 +27,9 @@ fn every_entry_point_is_counted_exactly_over_eight_threads() {
     assert_eq!(totals.allocated_blocks, 8 * (1000 + 500 + 100 + 80) + 8);
     assert_eq!(totals.realloc.null, 800);
     assert_eq!(totals.realloc.zero, 800);
-    assert_eq!(totals.second_hits, 1600);
+    // Up to glibc 2.33 the first malloc and the first realloc of all come by twice.
+    let first_calls = if traced.plan.hooks.is_some() { 2 } else { 0 };
+    assert_eq!(totals.second_hits, 1600 + first_calls);
     assert_eq!(totals.second_hits_memalign, 240);
     // A thread's table is freed when its stack is used again, which may or may not happen.
     let own = 8 * (1000 + 500 + 100 + 80);

@@ -10,6 +10,7 @@ use memtrace::probe::ProbePlan;
 use memtrace::session::{self, Begin, Options, Session};
 use memtrace::target::Target;
 use memtrace_analysis::event::{Capabilities, Event, EventKind, Syscall, Totals};
+use memtrace_test_support::cc;
 
 /// A program of tests/programs, running and waiting.
 pub struct Program {
@@ -77,6 +78,9 @@ impl Drop for Program {
 }
 
 fn compile(name: &str, binary: &Path) {
+    if cc::copy_ahead(name, &[], binary) {
+        return;
+    }
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/programs")
         .join(format!("{name}.c"));
@@ -100,6 +104,7 @@ fn compile(name: &str, binary: &Path) {
 /// What a trace of one program has seen.
 pub struct Traced {
     pub pid: u32,
+    pub plan: ProbePlan,
     pub capabilities: Capabilities,
     pub totals: Totals,
     pub events: Vec<Event>,
@@ -156,6 +161,7 @@ pub fn trace(mut program: Program) -> Traced {
         assert!(session.unknown_records().is_empty(), "{:?}", session.unknown_records());
         Traced {
             pid: program.pid(),
+            plan,
             capabilities,
             totals,
             events,

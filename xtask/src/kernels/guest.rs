@@ -5,6 +5,7 @@
 //! serial  TESTS name / libtest's lines / EXIT name rc ... SKIP reason ... REPORT {json} ... RESULT rc=N
 //! ```
 //!
+//! What tests write to standard error follows behind them, so that it cannot run into libtest's lines.
 //! Only a RESULT line counts: a panic ends QEMU with status 0, and a hang is ended by the limit.
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::initramfs::Initramfs;
+use crate::workspace;
 
 /// A static test program of cargo's, and its name.
 #[derive(Clone, Debug)]
@@ -31,7 +33,11 @@ pub struct Installed {
 /// What goes into the guest besides the C library.
 pub struct Contents<'a> {
     pub busybox: &'a Path,
+    /// Of util-linux.
+    pub unshare: &'a Path,
     pub tests: &'a [TestProgram],
+    /// C programs of the tests.
+    pub compiled: &'a [Installed],
     /// Files the tests expect where they were built, so that they run here as they do there.
     pub in_place: &'a [PathBuf],
     /// Run once more for its report: what the trace knows on this kernel.
@@ -49,18 +55,21 @@ pub fn populate(tree: &mut Initramfs, contents: &Contents) -> Result<()> {
     }
     tree.copy("bin/busybox", contents.busybox)?;
     tree.symlink("bin/sh", "busybox");
-    tree.file(
+    tree.copy("usr/bin/unshare", contents.unshare)?;
+    tree.text(
         "etc/passwd",
         *b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
     );
-    tree.file("etc/group", *b"root:x:0:\nnogroup:x:65534:\n");
+    tree.text("etc/group", *b"root:x:0:\nnogroup:x:65534:\n");
     for test in contents.tests {
         tree.copy(Path::new("tests").join(&test.name), &test.file)?;
     }
+    // The tests look for files from their crate on.
+    tree.directory(workspace::root().join("memtrace"));
     for file in contents.in_place {
         tree.copy(file, file)?;
     }
-    for Installed { at, from } in [contents.memtrace, contents.lab] {
+    for Installed { at, from } in contents.compiled.iter().chain([contents.memtrace, contents.lab]) {
         tree.copy(at, from)?;
     }
     tree.file("init", init_script(contents));
@@ -91,8 +100,9 @@ fn init_script(contents: &Contents) -> String {
         let name = &test.name;
         script += &format!(
             "echo 'TESTS {name}'\n\
-             cd / && /tests/{name} --test-threads=1{filter} 2>&1\n\
+             cd / && /tests/{name} --test-threads=1{filter} 2> /run/stderr\n\
              rc=$?; [ $rc -eq 0 ] || worst=$rc\n\
+             sed 's/^/STDERR /' /run/stderr\n\
              echo \"EXIT {name} $rc\"\n"
         );
     }

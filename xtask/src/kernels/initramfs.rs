@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
+const TEXT: u32 = 0o100_644;
 const SYMLINK: u32 = 0o120_777;
 
 /// Paths without a leading slash, to what is there. Ordered, so that directories precede what is in them.
@@ -41,6 +42,11 @@ impl Initramfs {
     /// A file, executable, with the directories that lead to it.
     pub fn file(&mut self, path: impl AsRef<Path>, content: impl Into<Vec<u8>>) {
         self.insert(path.as_ref(), PROGRAM, content.into());
+    }
+
+    /// A file that is not executable.
+    pub fn text(&mut self, path: impl AsRef<Path>, content: impl Into<Vec<u8>>) {
+        self.insert(path.as_ref(), TEXT, content.into());
     }
 
     /// A copy of a file of this machine; of a link's target where it is a link.

@@ -25,7 +25,6 @@ use self::initramfs::Initramfs;
 use self::programs::Programs;
 use self::qemu::{Boot, Qemu};
 use self::table::Matrix;
-use self::toolchain::Toolchain;
 use self::userland::Userland;
 use crate::archive::{self, Archive, Installed};
 use crate::cross::Cross;
@@ -34,6 +33,7 @@ use crate::process::say;
 use crate::workspace;
 
 mod cell;
+mod compiled;
 mod guest;
 mod image;
 mod initramfs;
@@ -41,7 +41,6 @@ mod machine;
 mod programs;
 mod qemu;
 mod table;
-mod toolchain;
 mod userland;
 mod verdict;
 
@@ -201,7 +200,8 @@ fn summary(cell: &Cell) -> String {
 struct Machine {
     apt: Archive,
     busybox: PathBuf,
-    toolchain: Toolchain,
+    /// Its unshare, which knows more than busybox's.
+    util_linux: PathBuf,
     /// Every release of the C library that can be had, for the tests that run under each.
     releases: Vec<(&'static str, Userland)>,
     programs: Programs,
@@ -211,30 +211,22 @@ impl Machine {
     /// What cannot be had is a reason not to run; what does not build is an error.
     fn prepare(arch: Arch, profile: &str) -> Result<Result<Self, String>> {
         match Self::fetch(arch) {
-            Ok((apt, busybox, toolchain, tools)) => Ok(Ok(Self {
+            Ok((apt, busybox, util_linux, tools)) => Ok(Ok(Self {
                 programs: Programs::build(&tools, &apt, profile)?,
                 releases: releases(arch, &apt),
                 apt,
                 busybox,
-                toolchain,
+                util_linux,
             })),
             Err(error) => Ok(Err(format!("{error:#}"))),
         }
     }
 
-    fn fetch(arch: Arch) -> Result<(Archive, PathBuf, Toolchain, Cross)> {
+    fn fetch(arch: Arch) -> Result<(Archive, PathBuf, PathBuf, Cross)> {
         let apt = archive_of(arch)?;
-        let directory = workspace::target().join("kernels/busybox").join(arch.debian());
-        archive::once(&directory, |partial| {
-            archive::unpack(&apt.download("busybox-static/bookworm")?, partial)
-        })?;
-        let busybox = ["bin/busybox", "usr/bin/busybox"].map(|place| directory.join(place));
-        let busybox = busybox
-            .into_iter()
-            .find(|file| file.is_file())
-            .context("busybox-static has no busybox")?;
-        let toolchain = Toolchain::find_or_fetch(arch, &apt)?;
-        Ok((apt, busybox, toolchain, Cross::find_or_fetch(arch)?))
+        let busybox = program(arch, &apt, "busybox-static/bookworm", "busybox")?;
+        let unshare = program(arch, &apt, "util-linux/bullseye", "unshare")?;
+        Ok((apt, busybox, unshare, Cross::find_or_fetch(arch)?))
     }
 
     fn run(&self, plan: &Plan, qemu: &Qemu, filter: Option<&str>) -> Result<Cell> {
@@ -246,7 +238,6 @@ impl Machine {
             Err(error) => return Ok(Cell::not_run(&series.to_string(), arch.debian(), format!("{error:#}"))),
         };
         let mut tree = Initramfs::default();
-        self.toolchain.install(&mut tree)?;
         userland.install(&mut tree)?;
         for (suite, release) in &self.releases {
             release.install_release(&mut tree, suite)?;
@@ -281,7 +272,9 @@ impl Machine {
     fn contents<'a>(&'a self, filter: Option<&'a str>) -> Contents<'a> {
         Contents {
             busybox: &self.busybox,
+            unshare: &self.util_linux,
             tests: &self.programs.tests,
+            compiled: &self.programs.compiled,
             in_place: &self.programs.in_place,
             memtrace: &self.programs.memtrace,
             lab: &self.programs.lab,
@@ -289,6 +282,17 @@ impl Machine {
             filter,
         }
     }
+}
+
+/// A program of a package, unpacked.
+fn program(arch: Arch, apt: &Archive, package: &str, name: &str) -> Result<PathBuf> {
+    let directory = workspace::target()
+        .join("kernels/programs")
+        .join(format!("{name}-{}", arch.debian()));
+    archive::once(&directory, |partial| archive::unpack(&apt.download(package)?, partial))?;
+    let places = ["bin", "usr/bin"].map(|place| directory.join(place).join(name));
+    let found = places.into_iter().find(|file| file.is_file());
+    found.with_context(|| format!("{package} has no {name}"))
 }
 
 /// A release that cannot be had is left out, aloud: the tests run under those at hand.

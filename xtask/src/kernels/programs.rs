@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::compiled;
 use super::guest::{Installed, TestProgram};
 use super::userland::{SUITES, Userland};
 use crate::archive::Archive;
@@ -18,11 +19,14 @@ use crate::workspace;
 /// Cargo's profiles: what is built often and runs in the guests, and what a release hands out.
 pub const GUEST: &str = "guest";
 pub const RELEASE: &str = "dist";
-/// Files of memtrace/tests that need a kernel to probe; they need nothing but root, so they run in a guest.
-const PREFIX: &str = "kernel";
+/// Files of memtrace/tests whose names begin so run in the guests: those that need a kernel to probe, and those that look
+/// into heaps whose truth is known. They need nothing but root.
+const PREFIXES: [&str; 2] = ["kernel", "explain_heaps"];
 
 pub struct Programs {
     pub tests: Vec<TestProgram>,
+    /// C programs of the tests, and where the guest has them.
+    pub compiled: Vec<Installed>,
     /// Files that are in a guest where they are here.
     pub in_place: Vec<PathBuf>,
     /// Where the tests look for it; and the lab beside it, as in an installation.
@@ -57,8 +61,12 @@ impl Programs {
         let directory = memtrace.parent().context("a program lies in a directory")?;
         Ok(Self {
             tests,
-            environment: vec![("MEMTRACE_BIN_DIR".to_owned(), directory.display().to_string())],
-            in_place: files_of_the_tests()?,
+            compiled: compiled::build(cross, &oldest)?,
+            environment: vec![
+                ("MEMTRACE_BIN_DIR".to_owned(), directory.display().to_string()),
+                (compiled::VARIABLE.to_owned(), compiled::DIRECTORY.to_owned()),
+            ],
+            in_place: vec![workspace::root().join("docs/report.schema.json")],
             memtrace: Installed {
                 at: memtrace.clone(),
                 from: memtrace,
@@ -96,26 +104,6 @@ fn build_lab(cross: &Cross, oldest: &Userland, profile: &str) -> Result<PathBuf>
     only(&artifacts(&mut cargo, cross.arch)?, "memtrace-lab")
 }
 
-/// What the tests read where it lies in the workspace.
-fn files_of_the_tests() -> Result<Vec<PathBuf>> {
-    let mut files = vec![workspace::root().join("docs/report.schema.json")];
-    for directory in [
-        "memtrace/tests/programs",
-        "memtrace/tests/support/c",
-        "memtrace/tests/goldens",
-    ] {
-        let directory = workspace::root().join(directory);
-        for entry in fs::read_dir(&directory).with_context(|| format!("listing {}", directory.display()))? {
-            files.push(
-                entry
-                    .with_context(|| format!("listing {}", directory.display()))?
-                    .path(),
-            );
-        }
-    }
-    Ok(files)
-}
-
 /// Test programs of memtrace/tests that go into the guests.
 fn test_names() -> Result<Vec<String>> {
     let directory = workspace::root().join("memtrace/tests");
@@ -128,13 +116,17 @@ fn test_names() -> Result<Vec<String>> {
         // NAME.rs, or NAME/main.rs.
         let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let is_program = file.extension().is_some_and(|extension| extension == "rs") || file.join("main.rs").is_file();
-        if stem.starts_with(PREFIX) && is_program {
+        if PREFIXES.iter().any(|prefix| stem.starts_with(prefix)) && is_program {
             names.push(stem.to_owned());
         }
     }
     names.sort();
     if names.is_empty() {
-        bail!("no file of {} begins with \"{PREFIX}\"", directory.display());
+        bail!(
+            "no file of {} begins with {}",
+            directory.display(),
+            PREFIXES.join(" or ")
+        );
     }
     Ok(names)
 }

@@ -104,8 +104,10 @@ impl Qemu {
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         command.arg("-serial").arg(format!("file:{}", log.display()));
         command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
-        // Level 1 keeps all but a panic off the line that carries the results.
-        command.args(["-append", &format!("console={console} panic=-1 quiet loglevel=1")]);
+        // Level 1 keeps all but a panic off the line that carries the results. Each probe that goes is waited for through
+        // a grace period, which need not be a long one.
+        let words = format!("console={console} panic=-1 quiet loglevel=1 rcupdate.rcu_expedited=1");
+        command.args(["-append", &words]);
         // A log of an earlier boot must not be taken for this one's.
         if log.exists() {
             fs::remove_file(log).with_context(|| format!("removing the old log {}", log.display()))?;

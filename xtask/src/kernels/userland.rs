@@ -26,9 +26,6 @@ const LIBRARIES: [&str; 7] = [
     "libgcc_s.so.1",
 ];
 
-/// What a program is linked with besides.
-const START_FILES: [&str; 5] = ["crt1.o", "Scrt1.o", "crti.o", "crtn.o", "libc_nonshared.a"];
-
 /// One release's C library.
 #[derive(Clone, Debug)]
 pub struct Userland {
@@ -79,13 +76,6 @@ impl Userland {
             if let Some(from) = find(&self.root, self.arch, name) {
                 tree.copy(libraries.join(name), &from)?;
             }
-        }
-        if suite == SUITES[0] {
-            for name in START_FILES {
-                let from = find(&self.root, self.arch, name).with_context(|| format!("libc6-dev has no {name}"))?;
-                tree.copy(libraries.join(name), &from)?;
-            }
-            tree.symlink(root.join("usr/include"), "/usr/include");
         }
         tree.file(root.join(".complete"), *b"");
         Ok(())

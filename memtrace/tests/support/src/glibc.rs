@@ -54,6 +54,11 @@ pub fn system_libc() -> PathBuf {
     places.find(|path| path.is_file()).expect("this system has a libc.so.6")
 }
 
+/// Its version, which a static test's own is not.
+pub fn system_version() -> (u32, u32) {
+    version(&system_libc())
+}
+
 /// The loader that this system's programs name.
 pub fn system_loader() -> &'static Path {
     Path::new(if cfg!(target_arch = "aarch64") {
@@ -82,9 +87,11 @@ pub fn releases() -> Vec<Release> {
     releases
 }
 
-/// The release whose headers are at hand: what is built with it runs under all others.
+/// The release whose headers are at hand, or that programs were compiled for ahead: what is built with it runs under all
+/// others.
 pub fn oldest(releases: &[Release]) -> Option<&Release> {
-    releases.first().filter(|release| release.development.is_some())
+    let usable = |release: &&Release| release.development.is_some() || crate::cc::is_ahead();
+    releases.first().filter(usable)
 }
 
 /// The lab's programs built with the oldest release, which run under all; None where xtask has not built them.
