@@ -12,6 +12,7 @@ mod page_size;
 pub mod privileges;
 pub mod probe;
 pub mod report;
+pub mod sentence;
 pub mod session;
 pub mod target;
 pub mod trace_file;

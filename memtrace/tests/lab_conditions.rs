@@ -123,3 +123,34 @@ fn two_signals_at_once_leave_no_file_behind() {
     assert!(ran.stdout.contains("ended early; not made: runtimes"), "{ran:?}");
     assert_eq!(entries(), 0);
 }
+
+#[test]
+fn runtimes_that_cannot_be_run_are_skipped_with_a_word() {
+    let path = Scratch::new();
+    let program = |name: &str, text: &str, mode| {
+        fs::write(path.file(name), text).unwrap();
+        fs::set_permissions(path.file(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    program("java", "#!/bin/sh\nexit 3\n", 0o755);
+    program("go", "", 0o644);
+    let document = document_with(&["runtimes"], &[("PATH", path.path().to_str().unwrap())]);
+    let entry = experiment(&document, "runtimes");
+    assert_eq!(entry["verdict"], "cannot_tell");
+    let notes: Vec<&str> = entry["notes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|note| note.as_str())
+        .collect();
+    let [jvm, go] = notes.as_slice() else {
+        panic!("{notes:?}")
+    };
+    assert!(
+        jvm.starts_with("JVM was skipped: ") && jvm.ends_with("java failed (exit status: 3) without a word"),
+        "{jvm}"
+    );
+    assert!(
+        go.starts_with("Go was skipped: starting ") && go.ends_with("go: Permission denied"),
+        "{go}"
+    );
+}

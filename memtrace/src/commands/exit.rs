@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::report::plain::clean;
+use crate::sentence;
 use crate::target::{Life, SpawnError, TargetError};
 
 /// Exit codes. The exit status of a command that memtrace started is in the report, it is not memtrace's own.
@@ -113,29 +114,11 @@ fn spawn_error(error: &anyhow::Error) -> Option<&SpawnError> {
 
 /// `memtrace: attaching to process 7: reading its maps: permission denied`, and the hint below.
 pub fn describe(error: &anyhow::Error) -> String {
-    let mut chain: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        let text = without_number(clean(&cause.to_string()).into_owned());
-        // Some errors print their source themselves; each thing is said once.
-        if !chain.last().is_some_and(|last| last.contains(&text)) {
-            chain.push(text);
-        }
-    }
-    let mut out = format!("memtrace: {}\n", chain.join(": "));
+    let mut out = format!("memtrace: {}\n", sentence::of(error));
     if let Some(hinted) = error.downcast_ref::<Hinted>() {
         out += &format!("  hint: {}\n", clean(&hinted.hint));
     }
     out
-}
-
-/// std ends the text of a system's error with `(os error 28)`, which says nothing to people.
-fn without_number(mut text: String) -> String {
-    if let Some(at) = text.rfind(" (os error ")
-        && text.ends_with(')')
-    {
-        text.truncate(at);
-    }
-    text
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -161,22 +144,6 @@ mod tests {
         assert_eq!(
             describe(&error),
             "memtrace: attaching to process 7: reading its maps: permission denied\n  hint: run as root\n"
-        );
-    }
-
-    #[test]
-    fn a_cause_already_told_is_not_told_again() {
-        let error = anyhow::anyhow!("no such file").context("opening x: no such file");
-        assert_eq!(describe(&error), "memtrace: opening x: no such file\n");
-    }
-
-    #[test]
-    fn the_numbers_of_errors_are_for_programs() {
-        let full = io::Error::from_raw_os_error(libc::ENOSPC);
-        let error = anyhow::Error::new(full).context("recording to t.mtr");
-        assert_eq!(
-            describe(&error),
-            "memtrace: recording to t.mtr: No space left on device\n"
         );
     }
 

@@ -16,6 +16,7 @@ use crate::lab::machine::Machine;
 use crate::lab::render::text::Look;
 use crate::lab::render::{json, text};
 use crate::lab::{ALL, Bench, Done, Experiment, Session, Settings, Unit, Verdict, interrupt, needs, run_all, trace};
+use crate::sentence;
 
 /// More than this is not used without asking.
 const ASK_ABOVE: u64 = 1 << 30;
@@ -75,7 +76,7 @@ pub fn run(args: &LabArgs) -> Result<Exit> {
     let settings = settings(args)?;
     let places = Places::prepare(args.svg.as_deref(), args.html.as_deref())?;
     interrupt::watch().context("watching for Ctrl-C")?;
-    let tracer = trace::open().map_err(|error| format!("{error:#}"));
+    let tracer = trace::open().map_err(|error| sentence::of(&error));
     let bench = Bench::new(settings, tracer);
     let machine = Machine::here(&bench)?;
 

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use super::output;
 use crate::lab::Session;
 use crate::lab::render::{html, svg};
+use crate::sentence;
 
 pub struct Places<'a> {
     pictures: Option<&'a Path>,
@@ -77,7 +78,11 @@ impl Drop for Page<'_> {
             && !self.is_written
             && let Err(error) = fs::remove_file(self.path)
         {
-            eprintln!("memtrace: removing {}: {error}", self.path.display());
+            eprintln!(
+                "memtrace: removing {}: {}",
+                self.path.display(),
+                sentence::of_error(&error)
+            );
         }
     }
 }

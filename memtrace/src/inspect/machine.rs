@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use memtrace_analysis::glibc::look::{Cgroup, Machine};
 
+use crate::sentence;
+
 /// Above this a limit of version 1 means none.
 const NO_LIMIT: u64 = 1 << 60;
 
@@ -26,7 +28,8 @@ pub fn machine() -> Option<Machine> {
 /// The group that a process's memory is charged to, or why it cannot be told.
 pub fn cgroup(pid: u32) -> Result<Cgroup, String> {
     let path = format!("/proc/{pid}/cgroup");
-    let groups = fs::read_to_string(&path).map_err(|error| format!("{path} cannot be read: {error}"))?;
+    let groups =
+        fs::read_to_string(&path).map_err(|error| format!("{path} cannot be read: {}", sentence::of_error(&error)))?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let lines: Vec<(&str, &str)> = groups
         .lines()

@@ -15,6 +15,7 @@ pub mod process_memory;
 pub mod stop;
 
 use crate::page_size::page_size;
+use crate::sentence;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -119,7 +120,7 @@ pub fn take(pid: u32, options: LookOptions) -> Result<Capture> {
     let (name, command) = proc_file::names(pid)?;
     let threads = proc_file::thread_ids(pid)?.len() as u32;
     // What does not change is read before the process is stopped.
-    let library = library::find(pid, &mappings::read_maps(pid)?).map_err(|error| format!("{error:#}"));
+    let library = library::find(pid, &mappings::read_maps(pid)?).map_err(|error| sentence::of(&error));
     let books = library
         .as_ref()
         .map(|library| (&library.anatomy, library.base))
@@ -209,7 +210,10 @@ fn read(
 ) -> Result<Reading> {
     let mappings = mappings::read_smaps(pid).with_context(|| format!("looking at process {pid}"))?;
     let residency = mappings::read_residency(pid, &mappings, page).unwrap_or_else(|error| {
-        not_seen.push(format!("which pages are in memory ({error:#}); all are taken to be"));
+        not_seen.push(format!(
+            "which pages are in memory ({}); all are taken to be",
+            sentence::of(&error)
+        ));
         mappings::assumed_residency(&mappings, page)
     });
     let memory = ProcessMemory::new(pid, &residency);

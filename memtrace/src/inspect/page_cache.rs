@@ -4,6 +4,7 @@
 //! of the file. Both show strangers less than owners: a file that is neither ours nor writable for us counts as unknown.
 
 use crate::page_size::page_size;
+use crate::sentence;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -138,7 +139,7 @@ fn held_file(opened: &Path, named: &Path, how: Holding) -> HeldFile {
     let residency = File::open(opened)
         .context("opening it")
         .and_then(|file| of_file(&file))
-        .map_err(|error| format!("{error:#}"));
+        .map_err(|error| sentence::of(&error));
     HeldFile {
         shown: printable(&named.to_string_lossy()),
         how,

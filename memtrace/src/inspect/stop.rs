@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail};
 
 use super::proc_file::thread_ids;
 
+use crate::sentence;
+
 /// A thread that sleeps where no signal reaches it may not stop for long; better to give up and say so.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -59,7 +61,10 @@ impl Stopped {
             // It ended since it was listed.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-                bail!("not permitted, or another tracer holds it ({error})")
+                bail!(
+                    "not permitted, or another tracer holds it ({})",
+                    sentence::of_error(&error)
+                )
             }
             Err(error) => return Err(error.into()),
         }

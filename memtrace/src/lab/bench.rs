@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use memtrace_analysis::glibc::look::Look as Explained;
 
 use crate::inspect;
+use crate::sentence;
 use crate::target::Target;
 use memtrace_analysis::event::AllocatorKind;
 
@@ -124,7 +125,7 @@ impl Bench {
             let mut freed = Err("the program did not come to its frees".to_string());
             let run = run::run_with(&self.program("brk-steps"), |stop, pid| {
                 if stop.line.name == "freed" {
-                    freed = inspect::look(pid).map_err(|error| format!("{error:#}"));
+                    freed = inspect::look(pid).map_err(|error| sentence::of(&error));
                 }
                 Ok(())
             })?;

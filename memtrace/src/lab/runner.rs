@@ -10,6 +10,8 @@ use super::interrupt::{self, Interrupted};
 use super::machine::Machine;
 use super::verdict::{Outcome, Verdict, judge, outcome};
 
+use crate::sentence;
+
 /// An experiment that has been made.
 pub struct Done {
     pub experiment: &'static Experiment,
@@ -72,7 +74,7 @@ fn make(bench: &Bench, experiment: &'static Experiment) -> Option<Done> {
             (measured, verdict)
         }
         Err(error) if error.is::<Interrupted>() || interrupt::asked() => return None,
-        Err(error) => (Measured::default(), Verdict::cannot_tell(format!("{error:#}"))),
+        Err(error) => (Measured::default(), Verdict::cannot_tell(sentence::of(&error))),
     };
     Some(Done {
         experiment,

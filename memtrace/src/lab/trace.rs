@@ -4,6 +4,7 @@
 //! at their last line, while they still wait, so that nothing is missed and nothing has to be guessed.
 
 use crate::page_size::page_size;
+use crate::sentence;
 use anyhow::{Context, Result};
 use memtrace_analysis::Analyzer;
 use memtrace_analysis::event::{EndReason, Event, EventKind, Start, Thresholds};
@@ -81,7 +82,7 @@ impl Tracer {
             },
             Ok(None) => Traced::Not("the program had no phase to begin at".to_string()),
             Err(error) if error.is::<Interrupted>() || interrupt::asked() => return Err(error),
-            Err(error) => Traced::Not(format!("tracing failed: {error:#}")),
+            Err(error) => Traced::Not(format!("tracing failed: {}", sentence::of(&error))),
         })
     }
 }

@@ -10,6 +10,7 @@ use super::attach::{self, Known};
 use super::look;
 use super::watch::Watch;
 use crate::commands::exit::complain;
+use crate::sentence;
 use crate::session::Begin;
 use crate::target::{self, Target};
 
@@ -81,7 +82,8 @@ impl Watch<'_, '_> {
             self.session.moved(&process.target)?;
         } else if let Err(error) = self.attach_again(pid) {
             let limit = format!(
-                "allocator calls since an exec are not counted, since the new program could not be probed: {error:#}"
+                "allocator calls since an exec are not counted, since the new program could not be probed: {}",
+                sentence::of(&error)
             );
             if let Some(process) = self.processes.get_mut(pid) {
                 process.capabilities.limits.push(limit);

@@ -1,6 +1,7 @@
 //! A look at a process from outside, through /proc: what becomes [`Sample`] events.
 
 use crate::page_size::page_size;
+use crate::sentence;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 
@@ -32,7 +33,7 @@ pub fn sample(pid: u32) -> io::Result<Sample> {
 pub fn books(pid: u32) -> Box<LookSummary> {
     Box::new(match inspect::look(pid) {
         Ok(look) => LookSummary::from(&look),
-        Err(error) => LookSummary::failed(format!("{error:#}")),
+        Err(error) => LookSummary::failed(sentence::of(&error)),
     })
 }
 

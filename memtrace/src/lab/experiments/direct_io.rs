@@ -9,6 +9,7 @@ use crate::lab::figure::Measured;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Line, Run};
 use crate::lab::unit::Unit;
+use crate::sentence;
 
 pub const DIRECT_IO: Experiment = Experiment {
     number: 15,
@@ -67,7 +68,7 @@ fn measure(bench: &Bench) -> Result<Measured> {
         let why = format!(
             "the file system of {} refuses O_DIRECT ({}): try --dir on another disk",
             bench.settings.directory.display(),
-            std::io::Error::from_raw_os_error(refused.number("error")? as i32)
+            sentence::of_error(&std::io::Error::from_raw_os_error(refused.number("error")? as i32))
         );
         measured.miss("operations", why.clone());
         measured.miss("latency", why);

@@ -15,6 +15,7 @@ use crate::lab::picture::{Axis, Picture, Series, Shape};
 use crate::lab::run::{self, Command, Run};
 use crate::lab::trace::Traced;
 use crate::lab::unit::Unit;
+use crate::sentence;
 
 const JAVA_SOURCE: &str = include_str!("../../../../memtrace-lab/runtimes/Appetite.java");
 const GO_SOURCE: &str = include_str!("../../../../memtrace-lab/runtimes/appetite.go");
@@ -89,7 +90,7 @@ fn measure(bench: &Bench) -> Result<Measured> {
         match run_traced(bench, &command, &runtime, &mut measured) {
             Ok(run) => runs.push((runtime, run)),
             Err(error) if error.is::<Interrupted>() => return Err(error),
-            Err(error) => measured.note(format!("{} was skipped: {error:#}", runtime.name)),
+            Err(error) => measured.note(format!("{} was skipped: {}", runtime.name, sentence::of(&error))),
         }
     }
     if runs.is_empty() {
@@ -238,7 +239,11 @@ impl Sources {
 impl Drop for Sources {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.directory) {
-            eprintln!("memtrace: removing {}: {error}", self.directory.display());
+            eprintln!(
+                "memtrace: removing {}: {}",
+                self.directory.display(),
+                sentence::of_error(&error)
+            );
         }
     }
 }

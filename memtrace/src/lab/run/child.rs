@@ -146,8 +146,10 @@ impl Child {
         interrupt::check()?;
         if !status.success() {
             // The first line says it; a loader goes on with each symbol that is missing.
-            let said = said.trim().lines().next().unwrap_or_default();
-            bail!("{} failed ({status}): {said}", self.shown);
+            match said.trim().lines().next() {
+                Some(said) => bail!("{} failed ({status}): {said}", self.shown),
+                None => bail!("{} failed ({status}) without a word", self.shown),
+            }
         }
         Ok(())
     }

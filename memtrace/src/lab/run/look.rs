@@ -1,6 +1,7 @@
 //! A look at a process from outside, at one moment: what the kernel says of its memory, and glibc's settings.
 
 use crate::page_size::page_size;
+use crate::sentence;
 use std::fs;
 use std::time::Instant;
 
@@ -66,7 +67,7 @@ impl Look {
             look.machine = MachineMemory::now()?;
             match Books::read(pid) {
                 Ok(books) => look.books = Some(books),
-                Err(error) => look.books_unknown = Some(format!("{error:#}")),
+                Err(error) => look.books_unknown = Some(sentence::of(&error)),
             }
             look.at = since.elapsed().as_secs_f64();
             Ok(look)
