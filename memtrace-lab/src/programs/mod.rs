@@ -81,9 +81,9 @@ pub fn list() {
         run: _,
     } in ALL
     {
-        line::print(format_args!("{name:16} {about}"));
+        line::print(format_args!("{name:22} {about}"));
         for NumberOption { name, default, maximum } in *options {
-            line::print(format_args!("{:16}   --{name} N ({default}, at most {maximum})", ""));
+            line::print(format_args!("{:22}   --{name} N ({default}, at most {maximum})", ""));
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod interrupt;
 pub mod machine;
 mod picture;
 pub mod render;
+mod room;
 mod run;
 mod runner;
 pub mod trace;

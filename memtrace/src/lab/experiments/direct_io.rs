@@ -7,6 +7,7 @@ use crate::lab::bench::Bench;
 use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
+use crate::lab::room;
 use crate::lab::run::{self, Line, Run};
 use crate::lab::unit::Unit;
 use crate::sentence;
@@ -102,6 +103,11 @@ fn measure(bench: &Bench) -> Result<Measured> {
         &latency,
         Unit::Times,
     );
+    if let Some(why) = room::too_small_for(bench.settings.file_size) {
+        for key in ["operations", "latency"] {
+            measured.because(key, why.clone());
+        }
+    }
     be_honest(&run, &mut measured)?;
     measured.pictures.push(latencies(&run)?);
     measured.note(format!(

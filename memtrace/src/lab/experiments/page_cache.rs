@@ -13,6 +13,7 @@ use crate::lab::experiment::{Check, Expect, Experiment, Group, Needs};
 use crate::lab::figure::Measured;
 use crate::lab::interrupt;
 use crate::lab::picture::{Axis, Picture, Series, Shape};
+use crate::lab::room;
 use crate::lab::run::{self, MachineMemory, Run, Stop};
 use crate::lab::unit::Unit;
 
@@ -209,6 +210,11 @@ fn measure_cache(bench: &Bench) -> Result<Measured> {
         seen.at("read")?.0.share() * 100.0,
         Unit::Percent,
     );
+    if let Some(why) = room::too_small_for(total as u64) {
+        for key in ["cache_growth", "resident_share"] {
+            measured.because(key, why.clone());
+        }
+    }
     measured.disturbed("cache_growth", cache_drift);
     measured.disturbed("available_change", available_drift);
     let values: [fn(&MachineMemory) -> f64; 3] = [
@@ -273,6 +279,13 @@ fn measure_fadvise(bench: &Bench) -> Result<Measured> {
         percent(seen.at("pieces")?.0),
         Unit::Percent,
     );
+    let line = &seen.run.stop("read")?.line;
+    let total = line.number("bytes")? + line.number("neighbour")?;
+    if let Some(why) = room::too_small_for(total as u64) {
+        for key in ["before", "neighbour"] {
+            measured.because(key, why.clone());
+        }
+    }
     let pieces = seen.at("pieces")?.0;
     if pieces.cached > again.0.cached {
         measured.because(
