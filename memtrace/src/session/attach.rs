@@ -16,7 +16,9 @@ use crate::privileges::{self, Capabilities, Task};
 use crate::probe::ProbePlan;
 use crate::target::{MappedLibrary, Target};
 
+use super::decode::FileId;
 use super::multi::Programs;
+use super::probed;
 use super::unwind::Unwinder;
 
 /// A place in a library, as it will be probed.
@@ -81,6 +83,8 @@ pub struct Links {
     tracepoints: Vec<TracePointLink>,
     raw: Vec<RawTracePointLink>,
     probes: Vec<Attached>,
+    /// Files that are others by another mount: a container's, and the one that is probed.
+    same: Vec<(FileId, FileId)>,
     /// Probes on their way out.
     closing: Vec<JoinHandle<Duration>>,
     attach_time: Duration,
@@ -97,12 +101,21 @@ pub struct Place {
 }
 
 struct Attached {
-    /// The process that it is for.
-    pid: u32,
-    /// Device and inode of the library.
-    file: ((u32, u32), u64),
+    scope: Scope,
+    /// The library.
+    file: FileId,
     place: Place,
     link: Link,
+}
+
+/// Where a probe is hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// In this process alone.
+    Process(u32),
+    /// In all that map the file: any of them may be a child of a process that is traced, or become one. Probed once,
+    /// however many processes are traced, and for as long as any is.
+    All,
 }
 
 /// What holds a probe in its place, of either kind; dropped, it is gone.
@@ -202,19 +215,26 @@ impl Links {
         places: Vec<Place>,
         follow: bool,
     ) -> Result<()> {
-        let scope = match NonZeroU32::new(target.pid) {
-            Some(pid) if !follow => UProbeScope::OneProcess(pid),
-            _ => UProbeScope::AllProcesses,
-        };
         let file = (library.device, library.inode);
-        let (kept, gone): (Vec<Attached>, Vec<Attached>) = std::mem::take(&mut self.probes)
-            .into_iter()
-            .partition(|probe| probe.pid != target.pid || probe.file == file && places.contains(&probe.place));
+        let (scope, file) = if follow {
+            (Scope::All, self.probed_file(file, library, &places)?)
+        } else {
+            (Scope::Process(target.pid), file)
+        };
+        let wanted = |probe: &Attached| probe.file == file && places.contains(&probe.place);
+        let (kept, gone): (Vec<Attached>, Vec<Attached>) =
+            std::mem::take(&mut self.probes)
+                .into_iter()
+                .partition(|probe| match scope {
+                    Scope::Process(_) => probe.scope != scope || wanted(probe),
+                    // Other files' are for other processes.
+                    Scope::All => probe.scope != scope || probe.file != file || wanted(probe),
+                });
         self.probes = kept;
         self.close_meanwhile(gone.into_iter().map(|probe| probe.link).collect());
         let begin = Instant::now();
         for place in places {
-            let there = |probe: &Attached| probe.pid == target.pid && probe.place == place;
+            let there = |probe: &Attached| probe.scope == scope && probe.file == file && probe.place == place;
             if self.probes.iter().any(there) {
                 continue;
             }
@@ -224,7 +244,7 @@ impl Links {
                 .with_context(refusal)
                 .with_context(|| format!("probing {} of process {} for {name}", library.shown, target.pid))?;
             self.probes.push(Attached {
-                pid: target.pid,
+                scope,
                 file,
                 place,
                 link,
@@ -232,6 +252,32 @@ impl Links {
         }
         self.attach_time = self.attach_time.max(begin.elapsed());
         Ok(())
+    }
+
+    /// The file as whose probes those of `file` count: containers of one image map one file by several mounts.
+    fn probed_file(&mut self, file: FileId, library: &MappedLibrary, places: &[Place]) -> Result<FileId> {
+        if let Some((_, known)) = self.same.iter().find(|(other, _)| *other == file) {
+            return Ok(*known);
+        }
+        let in_all = |probe: &&Attached| probe.scope == Scope::All;
+        let has = |other: FileId| self.probes.iter().filter(in_all).any(|probe| probe.file == other);
+        let alike = |other: FileId, place: &Place| {
+            let mut of_other = self.probes.iter().filter(in_all).filter(|probe| probe.file == other);
+            of_other.any(|probe| probe.place == *place)
+        };
+        let Some(first) = places.first().filter(|_| !has(file)) else {
+            return Ok(file);
+        };
+        let mut others = self.probes.iter().filter(in_all).map(|probe| probe.file);
+        let Some(other) = others.find(|other| places.iter().all(|place| alike(*other, place))) else {
+            return Ok(file);
+        };
+        let probed = probed::is_probed(&library.opened, first.offset)
+            .with_context(|| format!("looking for probes in {}", library.shown))?;
+        if probed {
+            self.same.push((file, other));
+        }
+        Ok(if probed { other } else { file })
     }
 
     /// Closes probes beside what goes on. They are not hit any more when the kernel begins to wait for its grace period.
@@ -267,16 +313,18 @@ impl Links {
         name: &str,
         place: u64,
         library: &MappedLibrary,
-        scope: UProbeScope,
+        scope: Scope,
     ) -> Result<Link> {
+        let pid = match scope {
+            Scope::Process(pid) => NonZeroU32::new(pid),
+            Scope::All => None,
+        };
         if let Some(multi) = &self.multi {
-            let pid = match scope {
-                UProbeScope::OneProcess(pid) => Some(pid.get()),
-                _ => None,
-            };
+            let pid = pid.map(NonZeroU32::get);
             return Ok(Box::new(multi.attach(name, place, &library.opened, pid)?));
         }
         let program: &mut UProbe = find(ebpf, name)?;
+        let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
         let id = program.attach(place, &library.opened, scope)?;
         Ok(Box::new(program.take_link(id)?))
     }
@@ -286,10 +334,16 @@ impl Links {
         self.multi.is_some()
     }
 
+    /// Whether there are probes in this process alone.
+    pub fn has_own(&self, pid: u32) -> bool {
+        self.probes.iter().any(|probe| probe.scope == Scope::Process(pid))
+    }
+
+    /// Takes the probes away that are in one process alone.
     pub fn detach_process(&mut self, pid: u32) {
         let (gone, kept): (Vec<Attached>, Vec<Attached>) = std::mem::take(&mut self.probes)
             .into_iter()
-            .partition(|probe| probe.pid == pid);
+            .partition(|probe| probe.scope == Scope::Process(pid));
         self.probes = kept;
         close(gone.into_iter().map(|probe| probe.link).collect());
     }

@@ -17,6 +17,7 @@ mod follow;
 mod held;
 mod multi;
 mod object;
+mod probed;
 mod requirements;
 mod returns;
 mod state;
@@ -204,8 +205,11 @@ impl Session {
         let mut process = self.configured(target.pid, follow, begin);
         process.libc = state::libc_facts(plan, &sites, exits.as_deref());
         process.depth = state::depth_number(depth);
-        if depth != Depth::Calls {
-            process.libc_base = library.base;
+        // Hits may have come of another library's probes, after an exec.
+        process.libc_base = if depth == Depth::Calls { 0 } else { library.base };
+        if self.has_lost_its_probes(target.pid) {
+            self.links.detach_process(target.pid);
+            self.decoder.bereft.remove(&target.pid);
         }
         // Nothing is counted before all probes are there, or there would be mallocs without their frees; what is traced
         // already goes on.
@@ -341,7 +345,13 @@ impl Session {
         self.links.are_side_by_side()
     }
 
-    /// Takes the probes of a process away and keeps the rest.
+    /// Whether the probes of a process are gone since it replaced its program: where they were its alone, they do not
+    /// outlive an exec that another thread than the first has made. Adding it again sets new ones.
+    pub fn has_lost_its_probes(&self, pid: u32) -> bool {
+        self.decoder.bereft.contains(&pid) && self.links.has_own(pid)
+    }
+
+    /// Takes the probes of a process away and keeps the rest; those that are for its children too are the session's.
     pub fn detach_process(&mut self, pid: u32) {
         self.links.detach_process(pid);
     }

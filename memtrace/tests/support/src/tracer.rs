@@ -79,6 +79,17 @@ impl Traced {
         Self { command, report }
     }
 
+    /// Starts it: the process, and where its report will be.
+    pub fn start(mut self) -> (Child, Report) {
+        let child = self
+            .command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("starting memtrace");
+        (child, Report(self.report))
+    }
+
     /// Runs it to its end, and returns the report.
     pub fn run(self) -> Value {
         self.run_and_hear().0
@@ -91,6 +102,15 @@ impl Traced {
         assert!(output.status.success(), "memtrace ended with {}: {talk}", output.status);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         (read(&self.report, &talk), said)
+    }
+}
+
+/// Where a report will be once memtrace has ended.
+pub struct Report(PathBuf);
+
+impl Report {
+    pub fn read(&self) -> Value {
+        read(&self.0, "what is to be read above")
     }
 }
 
@@ -109,10 +129,14 @@ impl Attached {
 
     /// The same at another depth.
     pub fn to_at(depth: &str, pid: u32, scratch: &Scratch) -> Self {
+        Self::with(depth, scratch, ["--pid", &pid.to_string()])
+    }
+
+    /// Starts memtrace with arguments that name processes, and returns when its probes are in place.
+    pub fn with<'a>(depth: &str, scratch: &Scratch, arguments: impl IntoIterator<Item = &'a str>) -> Self {
         let Traced { mut command, report } = Traced::new(depth, scratch, LARGE_BUFFER);
         command
-            .arg("--pid")
-            .arg(pid.to_string())
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
