@@ -353,7 +353,8 @@ pub struct LifeRecord {
     pub header: Header,
     /// The child (FORK) or the new thread (THREAD_START), else 0.
     pub other: u32,
-    /// FORK: 1 when the child is traced too. PROCESS_EXIT: the wait status, [`STATUS_UNKNOWN`] when not known.
+    /// FORK: 1 when the child is traced too. EXEC: 1 when another thread than the first made it, which the kernel's
+    /// probes of one process do not outlive. PROCESS_EXIT: the wait status, [`STATUS_UNKNOWN`] when not known.
     pub detail: u32,
     pub snapshot: Snapshot,
 }

@@ -2,8 +2,8 @@
 //! what they point to is read at offsets that the loader found in the kernel's type information.
 
 use aya_ebpf::EbpfContext;
-use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::bpf_get_current_task;
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel};
 use aya_ebpf::macros::raw_tracepoint;
 use aya_ebpf::programs::RawTracePointContext;
 use aya_log_ebpf::debug;
@@ -132,7 +132,8 @@ pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
         (*process.state).untouched = untouched::ALL;
     }
     debug!(&ctx, "process {} replaced its program", ids.pid);
-    emit::life(record::EXEC, ids, process, None, 0, 0);
+    let by_another = before as u32 != bpf_get_current_pid_tgid() as u32;
+    emit::life(record::EXEC, ids, process, None, 0, u32::from(by_another));
     0
 }
 

@@ -46,12 +46,9 @@ fn wait_for(server: &mut Child, port: u16, question: &str, expected: &str) {
 
 fn signal(pid: u32, signal: i32) {
     let pid = i32::try_from(pid).expect("a process id");
-    // SAFETY: of a child that has not been waited for, or its child.
-    assert_eq!(
-        unsafe { libc::kill(pid, signal) },
-        0,
-        "sending signal {signal} to {pid}"
-    );
+    // SAFETY: no preconditions; the id is that of a child that has not been waited for, or of a child of it.
+    let result = unsafe { libc::kill(pid, signal) };
+    assert_eq!(result, 0, "sending signal {signal} to {pid}");
 }
 
 /// Ended with the test, also when that fails.

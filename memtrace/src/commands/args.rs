@@ -106,7 +106,8 @@ pub struct TraceArgs {
     /// Start the command as this user
     #[arg(long, value_name = "NAME", conflicts_with_all = ["pid", "comm", "cgroup"], help_heading = "What to trace")]
     pub user: Option<String>,
-    /// Trace children too (fork), each with a part of its own
+    /// Trace children too (fork), each with a part of its own; meanwhile every process that maps the same libc is slowed
+    /// down, since a child has to be probed before it runs
     #[arg(short, long, help_heading = "What to trace")]
     pub follow: bool,
     /// The command to start and trace, behind --

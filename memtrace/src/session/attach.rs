@@ -307,14 +307,7 @@ impl Links {
         (self.attach_time, self.detach_time)
     }
 
-    fn probe(
-        &self,
-        ebpf: &mut Ebpf,
-        name: &str,
-        place: u64,
-        library: &MappedLibrary,
-        scope: Scope,
-    ) -> Result<Link> {
+    fn probe(&self, ebpf: &mut Ebpf, name: &str, place: u64, library: &MappedLibrary, scope: Scope) -> Result<Link> {
         let pid = match scope {
             Scope::Process(pid) => NonZeroU32::new(pid),
             Scope::All => None,

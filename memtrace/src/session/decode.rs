@@ -1,6 +1,6 @@
 //! Bytes of the ring buffer to events. Fields are read at their offsets in the ABI's structures; nothing is cast.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::offset_of;
 
 use memtrace_analysis::event::{
@@ -26,6 +26,8 @@ pub struct Decoder {
     unseen: HashMap<(u32, u32), Unseen>,
     /// Records that could not be understood, by kind.
     pub unknown: BTreeMap<u16, u64>,
+    /// Processes that have lost the probes that were theirs alone.
+    pub bereft: BTreeSet<u32>,
 }
 
 /// Device and inode.
@@ -40,6 +42,7 @@ impl Decoder {
             held: Held::default(),
             unseen: HashMap::new(),
             unknown: BTreeMap::new(),
+            bereft: BTreeSet::new(),
         }
     }
 
@@ -70,6 +73,7 @@ impl Decoder {
     pub fn forget(&mut self, pid: u32) {
         self.library_of.remove(&pid);
         self.unseen.retain(|(of, _), _| *of != pid);
+        self.bereft.remove(&pid);
     }
 
     /// Adds what a record says to the events. One that cannot be understood is counted; one whose meaning a later record
@@ -157,7 +161,12 @@ impl Decoder {
                 child: int(record, offset_of!(LifeRecord, other))?,
                 followed: int(record, offset_of!(LifeRecord, detail))? != 0,
             },
-            record::EXEC => EventKind::Exec,
+            record::EXEC => {
+                if int(record, offset_of!(LifeRecord, detail))? != 0 {
+                    self.bereft.insert(pid);
+                }
+                EventKind::Exec
+            }
             record::THREAD_START => EventKind::ThreadStart {
                 child: int(record, offset_of!(LifeRecord, other))?,
             },

@@ -7,6 +7,8 @@
 //!
 //! In between, hits count no call; that there were such hits is counted.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use memtrace_analysis::event::{Depth, Entry};
 use memtrace_common::untouched;
@@ -29,6 +31,25 @@ pub struct Watched {
 impl Watched {
     pub fn places(&self, depth: Depth) -> Vec<Place> {
         attach::places(&self.plan, &self.sites, &self.exits, depth)
+    }
+
+    /// A child has its parent's memory, and a place of its own in /proc.
+    pub fn of_child(&self, child: u32) -> Self {
+        let mut target = self.target.clone();
+        let (parents, own) = (format!("/proc/{}", target.pid), format!("/proc/{child}"));
+        target.pid = child;
+        if let Some(library) = &mut target.libc
+            && let Ok(rest) = library.opened.strip_prefix(parents)
+        {
+            library.opened = Path::new(&own).join(rest);
+        }
+        Self {
+            target,
+            plan: self.plan.clone(),
+            sites: self.sites.clone(),
+            exits: self.exits.clone(),
+            follow: self.follow,
+        }
     }
 
     pub fn probed(&self, depth: Depth) -> Vec<Entry> {
@@ -64,8 +85,14 @@ impl Session {
         for watched in self.watched.values() {
             let Some(library) = &watched.target.libc else { continue };
             let places = watched.places(depth);
-            self.links
-                .set_probes(&mut self.ebpf, &watched.target, library, places, watched.follow)?;
+            let set = self
+                .links
+                .set_probes(&mut self.ebpf, &watched.target, library, places, watched.follow);
+            // What has just ended needs none.
+            if set.is_err() && !Path::new(&format!("/proc/{}/maps", watched.target.pid)).exists() {
+                continue;
+            }
+            set?;
         }
         if depth == Depth::Calls {
             self.tell_depth(&pids, depth)?;

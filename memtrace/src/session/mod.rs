@@ -32,7 +32,7 @@ use anyhow::{Context, Result, anyhow};
 use aya::maps::{MapData, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::EbpfLogger;
-use memtrace_analysis::event::{Capabilities, Depth, Event, Totals};
+use memtrace_analysis::event::{Capabilities, Depth, Event, EventKind, Totals};
 use memtrace_common::{ProcessState, active, global_names, map_names, untouched};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -315,6 +315,7 @@ impl Session {
             let events = drain(guard.get_inner_mut(), &mut self.decoder);
             guard.clear_ready();
             if !events.is_empty() {
+                self.note_children(&events);
                 return Ok(events);
             }
         }
@@ -325,7 +326,21 @@ impl Session {
         if let Some(log) = &mut self.log {
             log.flush();
         }
-        drain(self.ring.get_mut(), &mut self.decoder)
+        let events = drain(self.ring.get_mut(), &mut self.decoder);
+        self.note_children(&events);
+        events
+    }
+
+    /// A child that is followed is watched as its parent is, and goes on so when that has ended.
+    fn note_children(&mut self, events: &[Event]) {
+        for event in events {
+            if let EventKind::Fork { child, followed: true } = event.kind
+                && let Some(watched) = self.watched.get(&event.pid)
+            {
+                let watched = watched.of_child(child);
+                self.watched.insert(child, watched);
+            }
+        }
     }
 
     /// Takes what is left when nothing comes any more, also what waited for more to be known of it.

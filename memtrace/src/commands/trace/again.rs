@@ -78,7 +78,8 @@ impl Watch<'_, '_> {
             _ => false,
         };
         process.target = target;
-        if same_libc {
+        let probed = same_libc && !self.session.has_lost_its_probes(pid);
+        if probed {
             self.session.moved(&process.target)?;
         } else if let Err(error) = self.attach_again(pid) {
             let limit = format!(
@@ -108,7 +109,35 @@ impl Watch<'_, '_> {
         Ok(())
     }
 
-    /// Probes for a program whose libc is another file than that of the program before.
+    /// The process has ended, and nobody has come to probe its last program again.
+    pub(super) fn tell_if_bereft(&mut self, pid: u32) -> anyhow::Result<()> {
+        if !self.session.has_lost_its_probes(pid) {
+            return Ok(());
+        }
+        let Some(process) = self.processes.get_mut(pid) else {
+            return Ok(());
+        };
+        process.capabilities.limits.push(
+            "allocator calls since an exec are not counted: another thread than the first made it, and the program ended \
+             before it could be probed again"
+                .to_owned(),
+        );
+        let known = Known {
+            target: process.target.clone(),
+            capabilities: process.capabilities.clone(),
+            from_birth: false,
+            thresholds: None,
+            watching: process.watching,
+            sample: None,
+            time_ns: look::now_ns(),
+        };
+        for event in attach::first_events(&known) {
+            self.feed.push(event)?;
+        }
+        Ok(())
+    }
+
+    /// Probes for a program whose libc is another file than that of the program before, or whose probes are gone.
     fn attach_again(&mut self, pid: u32) -> anyhow::Result<()> {
         let Some(process) = self.processes.get_mut(pid) else {
             return Ok(());

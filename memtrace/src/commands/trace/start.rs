@@ -34,14 +34,11 @@ pub fn command(
         Moment::LibcMapped => birth.at_libc(pid),
     });
     let spawned = spawned.map_err(explained)?;
-    let Birth { session, known, .. } = birth;
+    let known = birth.known;
     let Some(known) = known else {
         anyhow::bail!("the command ended before it became a program");
     };
     for event in attach::first_events(&known) {
-        feed.push(event)?;
-    }
-    for event in session.pending() {
         feed.push(event)?;
     }
     processes.add(&known).context("opening a handle on the command")?;

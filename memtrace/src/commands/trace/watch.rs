@@ -172,6 +172,7 @@ impl<'a, 'o> Watch<'a, 'o> {
         let rest = self.session.rest();
         self.take(rest)?;
         self.totals(pid)?;
+        self.tell_if_bereft(pid)?;
         let reason = EndReason::ProcessExited;
         self.push(pid, EventKind::End { reason })?;
         if self.processes.remove(pid).is_some() {
