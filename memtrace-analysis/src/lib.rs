@@ -32,6 +32,7 @@ extern crate alloc;
 mod analyzer;
 mod assemble;
 mod batch;
+pub mod budget;
 pub mod chunk;
 pub mod codec;
 mod coverage;

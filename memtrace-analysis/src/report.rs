@@ -100,6 +100,8 @@ pub struct Estimates {
     pub allocated_blocks: Estimate,
     pub allocated_bytes: Estimate,
     pub freed_blocks: Estimate,
+    /// Counting slowed the process down so much in the windows that there was at least this.
+    pub lower_bound: bool,
 }
 
 /// Looks at malloc's books, taken from outside.

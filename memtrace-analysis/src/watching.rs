@@ -3,6 +3,10 @@
 //! Every stretch of time in which each call was counted is a window; a trace that never changes its depth is one, or none.
 //! What all calls come to is estimated from the windows as a ratio: so much in the time of all of them, so much more in
 //! the rest. How far the windows are from one rate gives the standard error (Cochran, Sampling Techniques, 6.4).
+//!
+//! Counting slows the process down, so that in a window it gets less done than outside. What the hits have cost in the
+//! windows is therefore taken off their time; where that was most of it, what is left says too little, and the estimate is a
+//! lower bound.
 
 use crate::event::{Cost, Depth, Snapshot, Watching};
 use crate::report::{CostSection, DepthTimes, Estimate, Estimates};
@@ -12,9 +16,13 @@ pub struct WatchBook {
     now: Option<Watching>,
     since_ns: u64,
     times: DepthTimes,
-    /// Totals as the window in progress began.
+    /// Totals and cost as the window in progress began.
     opened: Snapshot,
+    opened_cost: Cost,
     windows: u64,
+    /// Of all windows: what hits have cost, CPU time, time.
+    window_cost_ns: u64,
+    window_cpu_ns: u64,
     allocated_blocks: Sums,
     allocated_bytes: Sums,
     freed_blocks: Sums,
@@ -45,11 +53,12 @@ impl Sums {
         self.xt += x * seconds;
     }
 
-    /// What the windows and `unseen` seconds beside them come to.
-    fn estimate(&self, unseen: f64) -> Option<Estimate> {
+    /// What the windows and `unseen` seconds beside them come to, where a second outside is worth `worth` inside.
+    fn estimate(&self, unseen: f64, worth: f64) -> Option<Estimate> {
         if self.t <= 0.0 {
             return None;
         }
+        let unseen = unseen * worth;
         let rate = self.x / self.t;
         let squares = (self.xx - 2.0 * rate * self.xt + rate * rate * self.tt).max(0.0);
         let standard_error = (self.windows >= 2.0).then(|| {
@@ -76,6 +85,9 @@ fn square_root(value: f64) -> f64 {
     root
 }
 
+/// Beyond this the rest is too little to tell by.
+const MOST_SLOWED: f64 = 0.5;
+
 impl WatchBook {
     /// From `time_ns` on something else is watched; `latest` is what has been counted so far.
     pub fn change(&mut self, time_ns: u64, watching: Watching, latest: &Snapshot) {
@@ -86,6 +98,7 @@ impl WatchBook {
         self.now = Some(watching);
         self.since_ns = time_ns;
         self.opened = *latest;
+        self.opened_cost = self.cost.unwrap_or_default();
     }
 
     fn close(&mut self, time_ns: u64, latest: &Snapshot) {
@@ -101,6 +114,12 @@ impl WatchBook {
             return;
         }
         self.windows = self.windows.saturating_add(1);
+        let cost = self.cost.unwrap_or_default();
+        let Cost { trace_ns, cpu_ns, .. } = self.opened_cost;
+        self.window_cost_ns = self
+            .window_cost_ns
+            .saturating_add(cost.trace_ns.saturating_sub(trace_ns));
+        self.window_cpu_ns = self.window_cpu_ns.saturating_add(cost.cpu_ns.saturating_sub(cpu_ns));
         let seconds = length as f64 / 1e9;
         let Snapshot {
             allocated_blocks,
@@ -159,16 +178,26 @@ impl WatchBook {
         calls_ns as f64 / all.max(1) as f64
     }
 
+    /// The part of the windows' time that the hits took, at least: of that of one thread, or of all that were at work. (A
+    /// process that waited for a CPU was slowed down more, which is not to be told from one that was idle.)
+    fn slowed(&self) -> f64 {
+        let whole = self.window_cpu_ns.max(self.times.calls_ns);
+        self.window_cost_ns as f64 / whole.max(1) as f64
+    }
+
     /// The book as it would be if the trace ended now.
     pub fn at(&self, end_ns: u64, latest: &Snapshot) -> Closed {
         let mut book = self.clone();
         book.close(end_ns.max(self.since_ns), latest);
         let unseen = book.times.slow_path_ns.saturating_add(book.times.syscalls_ns) as f64 / 1e9;
+        let slowed = book.slowed();
+        let worth = 1.0 / (1.0 - slowed.min(MOST_SLOWED));
         let estimates = || {
             Some(Estimates {
-                allocated_blocks: book.allocated_blocks.estimate(unseen)?,
-                allocated_bytes: book.allocated_bytes.estimate(unseen)?,
-                freed_blocks: book.freed_blocks.estimate(unseen)?,
+                allocated_blocks: book.allocated_blocks.estimate(unseen, worth)?,
+                allocated_bytes: book.allocated_bytes.estimate(unseen, worth)?,
+                freed_blocks: book.freed_blocks.estimate(unseen, worth)?,
+                lower_bound: book.window_cost_ns as f64 > MOST_SLOWED * book.window_cpu_ns as f64,
             })
         };
         Closed {
@@ -275,6 +304,28 @@ mod tests {
             "{estimate:?}"
         );
         assert!((book.calls_fraction(0, 10 * SECOND) - 0.3).abs() < 1e-9);
+    }
+
+    /// In the window half the time went to the hits, so that outside twice as much gets done.
+    #[test]
+    fn what_the_hits_took_is_taken_off_the_windows() {
+        for (trace_ns, factor, lower_bound) in [(0, 1.0, false), (SECOND / 2, 2.0, false), (SECOND, 2.0, true)] {
+            let mut book = WatchBook::default();
+            book.change(0, watching(Depth::Calls), &blocks(0));
+            book.cost(&Cost {
+                trace_ns,
+                cpu_ns: SECOND,
+                ..Cost::default()
+            });
+            book.change(SECOND, watching(Depth::Syscalls), &blocks(1000));
+            let estimates = book.at(3 * SECOND, &blocks(1000)).estimates.unwrap();
+            let expected = 1000.0 + 2000.0 * factor;
+            assert!(
+                (estimates.allocated_blocks.value - expected).abs() < 1e-6,
+                "{estimates:?}"
+            );
+            assert_eq!(estimates.lower_bound, lower_bound);
+        }
     }
 
     #[test]

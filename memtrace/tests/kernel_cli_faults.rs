@@ -250,6 +250,9 @@ fn rights_that_a_running_trace_does_not_need_are_given_up() {
     let victim = Victim::start("cat", &[]);
     let pid = victim.pid().to_string();
     let mut child = memtrace(&[
+        // What may change is to be changed with the right to do so.
+        "--depth",
+        "calls",
         "--pid",
         &pid,
         "--output",

@@ -118,8 +118,12 @@ pub struct TraceArgs {
     #[arg(long = "for", value_name = "TIME", value_parser = quantity::duration, allow_hyphen_values = true)]
     pub duration: Option<Duration>,
     /// How much is watched: the more is known, the more it costs the process
-    #[arg(long, value_name = "DEPTH", value_enum, default_value_t = DepthChoice::Calls, help_heading = "What to trace")]
+    #[arg(long, value_name = "DEPTH", value_enum, default_value_t = DepthChoice::Auto, help_heading = "What to trace")]
     pub depth: DepthChoice,
+    /// The part of the process's CPU time that the trace may take. With `--depth auto` it is kept; a depth that was asked
+    /// for stays, and the report says what it cost
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = quantity::share, help_heading = "What to trace")]
+    pub max_overhead: f64,
     /// Keep the events in this file, for `memtrace replay`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -144,6 +148,9 @@ pub enum DepthChoice {
     /// Every call of the allocator, counted: blocks, bytes and sizes exactly, the batch behind each growth, what is live.
     /// Costs about a microsecond a call
     Calls,
+    /// The deepest that fits `--max-overhead`: every call at first, a lesser depth when that is too dear, with windows of
+    /// every call as far as the limit allows, from which totals are estimated; every call again when the storm is over
+    Auto,
 }
 
 impl DepthChoice {
@@ -151,7 +158,8 @@ impl DepthChoice {
         match self {
             Self::Syscalls => Depth::Syscalls,
             Self::SlowPath => Depth::SlowPath,
-            Self::Calls => Depth::Calls,
+            // What it begins with.
+            Self::Calls | Self::Auto => Depth::Calls,
         }
     }
 }
@@ -257,6 +265,9 @@ mod tests {
             "memtrace --pid 99999999999",
             "memtrace --pid 1 --for soon",
             "memtrace --pid 1 --buffer 1",
+            "memtrace --pid 1 --depth deep",
+            "memtrace --pid 1 --max-overhead 0",
+            "memtrace --pid 1 --max-overhead 200%",
             "memtrace --pid 1 --output xml",
             "memtrace --pid 1 -- ls",
             "memtrace --user nobody --pid 1",

@@ -50,6 +50,18 @@ pub fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| refuse("it is too large"))
 }
 
+/// A part of a whole: `5%`, `0.5 %`; above nothing, up to all of it.
+pub fn share(text: &str) -> Result<f64, String> {
+    let refuse = || "a share looks like 5% or 0.5%, and is above 0 and at most 100%".to_owned();
+    let number = text.trim().strip_suffix('%').ok_or_else(refuse)?;
+    let percent: f64 = number.trim().parse().map_err(|_| refuse())?;
+    if percent > 0.0 && percent <= 100.0 {
+        Ok(percent / 100.0)
+    } else {
+        Err(refuse())
+    }
+}
+
 /// Sizes the kernel side's ring buffer can have: powers of two, in bytes. Others are rounded up.
 pub fn buffer(text: &str) -> Result<u32, String> {
     const LEAST: u64 = 64 << 10;

@@ -1,6 +1,7 @@
 //! Programs to their places, and away again.
 
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -119,7 +120,7 @@ enum Scope {
 }
 
 /// What holds a probe in its place, of either kind; dropped, it is gone.
-type Link = Box<dyn Send>;
+pub type Link = Box<dyn Send>;
 
 /// The programs and places of a depth.
 pub fn places(plan: &ProbePlan, sites: &[Site], thread_exits: &[u64], depth: Depth) -> Vec<Place> {
@@ -240,7 +241,7 @@ impl Links {
             }
             let name = &place.program;
             let link = self
-                .probe(ebpf, name, place.offset, library, scope)
+                .probe(ebpf, name, place.offset, &library.opened, scope)
                 .with_context(refusal)
                 .with_context(|| format!("probing {} of process {} for {name}", library.shown, target.pid))?;
             self.probes.push(Attached {
@@ -307,18 +308,32 @@ impl Links {
         (self.attach_time, self.detach_time)
     }
 
-    fn probe(&self, ebpf: &mut Ebpf, name: &str, place: u64, library: &MappedLibrary, scope: Scope) -> Result<Link> {
+    /// A probe in any file, for one process.
+    pub fn probe_own(&self, ebpf: &mut Ebpf, name: &str, place: u64, file: &Path, pid: u32) -> Result<Link> {
+        self.probe(ebpf, name, place, file, Scope::Process(pid))
+            .with_context(refusal)
+    }
+
+    /// Has the end of a thread that closes probes waited for at the end of the session.
+    pub fn wait_for(&mut self, closing: JoinHandle<()>) {
+        self.closing.push(thread::spawn(move || {
+            // A thread that only closes files does not panic.
+            timed(|| drop(closing.join()))
+        }));
+    }
+
+    fn probe(&self, ebpf: &mut Ebpf, name: &str, place: u64, file: &Path, scope: Scope) -> Result<Link> {
         let pid = match scope {
             Scope::Process(pid) => NonZeroU32::new(pid),
             Scope::All => None,
         };
         if let Some(multi) = &self.multi {
             let pid = pid.map(NonZeroU32::get);
-            return Ok(Box::new(multi.attach(name, place, &library.opened, pid)?));
+            return Ok(Box::new(multi.attach(name, place, file, pid)?));
         }
         let program: &mut UProbe = find(ebpf, name)?;
         let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
-        let id = program.attach(place, &library.opened, scope)?;
+        let id = program.attach(place, file, scope)?;
         Ok(Box::new(program.take_link(id)?))
     }
 

@@ -16,7 +16,7 @@ use memtrace_common::untouched;
 use super::Session;
 use super::attach::{self, Place, Site};
 use super::state;
-use crate::probe::ProbePlan;
+use crate::probe::{CostClass, ProbePlan};
 use crate::target::Target;
 
 /// A process with a libc that can be probed, and what that takes.
@@ -58,6 +58,12 @@ impl Watched {
     }
 }
 
+/// It has memory, and so has not ended.
+fn is_running(pid: u32) -> bool {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm"));
+    statm.is_ok_and(|statm| !statm.starts_with("0 "))
+}
+
 /// The depth wanted, or the next one that is possible; why, if it is another one.
 pub fn possible(wanted: Depth, plan: &ProbePlan, followed: bool, limits: &mut Vec<String>) -> Depth {
     if wanted != Depth::SlowPath {
@@ -75,12 +81,21 @@ pub fn possible(wanted: Depth, plan: &ProbePlan, followed: bool, limits: &mut Ve
 }
 
 impl Session {
+    /// The slow path can be watched in all processes that have probes.
+    pub fn has_slow_path(&self) -> bool {
+        let found = self.watched.values().all(|watched| watched.plan.slow_path.is_ok());
+        found && !self.watched.is_empty() && self.facts.kernel.frame_check != 0
+    }
+
     /// Watches all processes that have a libc to probe at this depth from now on; the depth must be possible for them.
-    pub fn change_depth(&mut self, depth: Depth) -> Result<()> {
+    /// `told` is called at the moment from which on that counts.
+    pub fn change_depth(&mut self, depth: Depth, told: impl FnOnce()) -> Result<()> {
         let pids = self.tables.pids();
         // What is no longer to be counted ends before its probes go, and what is to be counted begins when they are there.
+        let mut told = Some(told);
         if depth != Depth::Calls {
             self.tell_depth(&pids, depth)?;
+            told.take().into_iter().for_each(|told| told());
         }
         for watched in self.watched.values() {
             let Some(library) = &watched.target.libc else { continue };
@@ -88,14 +103,14 @@ impl Session {
             let set = self
                 .links
                 .set_probes(&mut self.ebpf, &watched.target, library, places, watched.follow);
-            // What has just ended needs none.
-            if set.is_err() && !Path::new(&format!("/proc/{}/maps", watched.target.pid)).exists() {
-                continue;
+            // A process that is ending takes no probe any more; that it has ended is news of its own.
+            if set.is_err() && is_running(watched.target.pid) {
+                return set;
             }
-            set?;
         }
         if depth == Depth::Calls {
             self.tell_depth(&pids, depth)?;
+            told.take().into_iter().for_each(|told| told());
         }
         Ok(())
     }
@@ -118,6 +133,13 @@ impl Session {
                 .with_context(|| format!("changing what is watched of process {pid}"))?;
         }
         Ok(())
+    }
+
+    /// Entry points of a process whose probes sit where the kernel has to step over the instruction.
+    pub fn stepped(&self, pid: u32) -> Vec<Entry> {
+        let sites = self.watched.get(&pid).map_or(&[][..], |watched| &watched.plan.sites);
+        let stepped = sites.iter().filter(|site| site.cost == CostClass::SingleStepped);
+        stepped.map(|site| site.entry).collect()
     }
 
     /// A process has replaced its program, by one with the same libc; where that lies now.

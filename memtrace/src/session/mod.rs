@@ -9,6 +9,7 @@
 
 mod attach;
 mod btf;
+mod calibrate;
 mod decode;
 mod depth;
 mod diagnostics;
@@ -48,6 +49,7 @@ use facts::{Found, RawKernelFacts};
 use tables::Tables;
 use unwind::Unwinder;
 
+pub use calibrate::Calibration;
 pub use object::has_kernel_side;
 pub use requirements::check as check_requirements;
 pub use tracefs::mount_if_missing;

@@ -368,6 +368,7 @@ pub fn troubled() -> Report {
         allocated_blocks: estimate(100_020.0, Some(1_234.5)),
         allocated_bytes: estimate(6_403_200.0, Some(79_008.0)),
         freed_blocks: estimate(100_000.0, None),
+        lower_bound: false,
     });
     if let Some(step) = report.growth.steps.get_mut(2) {
         step.batch = None;

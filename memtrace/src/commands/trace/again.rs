@@ -4,7 +4,7 @@
 //! process has replaced its program since: then what was seen may be of either, and is thrown away.
 
 use anyhow::Context;
-use memtrace_analysis::event::{Event, EventKind, Module};
+use memtrace_analysis::event::{Event, EventKind, Module, Watching};
 
 use super::attach::{self, Known};
 use super::look;
@@ -150,7 +150,15 @@ impl Watch<'_, '_> {
             .session
             .add_at(self.depth, &target, plan.as_ref(), self.follow, Begin::Now)
             .with_context(|| format!("attaching to {} (pid {pid})", target.name))?;
-        let watching = attach::watching(&added);
+        let before = self
+            .processes
+            .get(pid)
+            .is_some_and(|process| process.watching.automatic);
+        let watching = Watching {
+            depth: added.watching,
+            followed: added.followed,
+            automatic: before || self.pace.is_some(),
+        };
         let mut capabilities = added.capabilities;
         capabilities.limits.append(&mut limits);
         if let Some(process) = self.processes.get_mut(pid) {

@@ -10,7 +10,7 @@ use super::books;
 use super::look;
 use super::pidfd::PidFd;
 use super::processes::Processes;
-use crate::commands::args::TraceArgs;
+use crate::commands::args::{DepthChoice, TraceArgs};
 use crate::commands::exit::{complain, explained, unless_ended};
 use crate::commands::feed::Feed;
 use crate::probe::ProbePlan;
@@ -89,7 +89,7 @@ fn one(
     let added = session
         .add_at(args.depth.depth(), &target, plan.as_ref(), args.follow, Begin::Later)
         .with_context(|| format!("attaching to {} (pid {pid})", target.name))?;
-    let watching = watching(&added);
+    let watching = watching(&added, args);
     let mut capabilities = added.capabilities;
     capabilities.limits.append(&mut limits);
     // While nothing is counted yet, and before the trace's time begins: a look at a large heap takes a while.
@@ -122,11 +122,12 @@ fn one(
 }
 
 /// What is watched of a process that has been taken up.
-pub const fn watching(added: &Added) -> Watching {
+pub fn watching(added: &Added, args: &TraceArgs) -> Watching {
     Watching {
         depth: added.watching,
         followed: added.followed,
-        automatic: false,
+        // Without probes there is nothing to choose.
+        automatic: args.depth == DepthChoice::Auto && !added.capabilities.probed.is_empty(),
     }
 }
 

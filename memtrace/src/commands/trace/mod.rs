@@ -11,6 +11,8 @@ mod attach;
 mod books;
 mod live;
 mod look;
+mod meter;
+mod pace;
 mod pidfd;
 mod processes;
 mod start;
@@ -19,15 +21,16 @@ mod watch;
 
 use anyhow::Context;
 
-use super::args::TraceArgs;
-use super::exit::{Exit, say};
+use super::args::{DepthChoice, TraceArgs};
+use super::exit::{Exit, complain, say};
 use super::feed::Feed;
 use super::output::Output;
 use super::record::Recorder;
 use crate::privileges::{self, MoreProbes};
-use crate::session::{self, Session};
+use crate::session::{self, Calibration, Session};
 use crate::target::{Life, Spawned};
 use live::LiveLine;
+use meter::Meter;
 use processes::Processes;
 use stop::Stop;
 use watch::Watch;
@@ -58,6 +61,7 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
         debug: args.debug_bpf,
         ..session::Options::default()
     })?;
+    let calibration = calibrate(&mut session, args);
     let mut processes = Processes::new();
     let mut command = None;
     if args.command.is_empty() {
@@ -67,8 +71,8 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
         command = Some(start::command(&mut session, &mut feed, &mut processes, args)?);
     }
     // What is left is to read, and to write to files that are open. But a command, or a child, may turn into a program
-    // with another libc by an exec.
-    let more_probes = if command.is_some() || args.follow {
+    // with another libc by an exec, and what is watched may change.
+    let more_probes = if command.is_some() || args.follow || args.depth == DepthChoice::Auto {
         MoreProbes::Yes
     } else {
         MoreProbes::No
@@ -76,7 +80,11 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
     privileges::keep_what_a_trace_needs(more_probes).context("giving up capabilities that are no longer needed")?;
     announce(&processes, args);
     let mut live = LiveLine::if_terminal();
-    let mut watch = Watch::new(&mut session, &mut feed, processes, args);
+    let mut meter = Meter::new(calibration, args.max_overhead);
+    for pid in processes.pids() {
+        meter.begin(pid);
+    }
+    let mut watch = Watch::new(&mut session, &mut feed, processes, args, meter);
     let reason = watch
         .until_over(&mut stop, args.duration, command.is_some(), live.as_mut())
         .await?;
@@ -87,6 +95,20 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
     say_if_running(command)?;
     record?;
     Ok(Exit::Success)
+}
+
+/// What a hit costs here, where there will be hits.
+fn calibrate(session: &mut Session, args: &TraceArgs) -> Option<Calibration> {
+    if args.depth == DepthChoice::Syscalls {
+        return None;
+    }
+    match session.calibrate() {
+        Ok(calibration) => Some(calibration),
+        Err(error) => {
+            complain(&error.context("what a probe costs here could not be measured; figures from elsewhere stand in"));
+            None
+        }
+    }
 }
 
 /// One line of talk, so that nobody waits for a report that waits for them, and so that others know that it has begun.

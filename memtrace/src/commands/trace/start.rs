@@ -58,7 +58,7 @@ impl Birth<'_> {
         let sample = look::sample(pid).ok();
         // Also where its allocator is there already (a static program): the probes come at the next moment.
         let added = self.add(&target, None)?;
-        let watching = attach::watching(&added);
+        let watching = attach::watching(&added, self.args);
         let capabilities = added.capabilities;
         self.known = Some(Known {
             target,
@@ -77,7 +77,7 @@ impl Birth<'_> {
         let target = Target::of_pid(pid)?;
         let (plan, mut limits) = attach::plan(&target)?;
         let added = self.add(&target, plan.as_ref())?;
-        let watching = attach::watching(&added);
+        let watching = attach::watching(&added, self.args);
         let mut capabilities = added.capabilities;
         capabilities.limits.append(&mut limits);
         if let Some(known) = &mut self.known {

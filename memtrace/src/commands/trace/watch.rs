@@ -11,6 +11,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 use super::attach::{self, Known};
 use super::live::LiveLine;
 use super::look;
+use super::meter::Meter;
+use super::pace::Pace;
 use super::processes::Processes;
 use super::stop::Stop;
 use crate::commands::args::TraceArgs;
@@ -33,11 +35,27 @@ pub struct Watch<'a, 'o> {
     pub(super) follow: bool,
     /// What a process is watched at when it is taken up.
     pub(super) depth: Depth,
+    pub(super) meter: Meter,
+    /// None where the depth was asked for.
+    pub(super) pace: Option<Pace>,
 }
 
 impl<'a, 'o> Watch<'a, 'o> {
-    pub const fn new(session: &'a mut Session, feed: &'a mut Feed<'o>, processes: Processes, args: &TraceArgs) -> Self {
+    pub fn new(
+        session: &'a mut Session,
+        feed: &'a mut Feed<'o>,
+        processes: Processes,
+        args: &TraceArgs,
+        meter: Meter,
+    ) -> Self {
+        let automatic = processes.pids().into_iter().any(|pid| {
+            let process = processes.get(pid);
+            process.is_some_and(|process| process.watching.automatic)
+        });
+        let pace = automatic.then(|| Pace::new(args.max_overhead, session.has_slow_path(), meter.sums()));
         Self {
+            meter,
+            pace,
             session,
             feed,
             processes,
@@ -79,6 +97,7 @@ impl<'a, 'o> Watch<'a, 'o> {
                         live.show(&self.feed.live());
                     }
                 }
+                () = until(self.pace.as_ref().map(Pace::until)) => self.decide()?,
                 _ = stream_tick.tick(), if streaming => self.tell_time()?,
                 () = until(deadline) => return Ok(reason),
                 () = stop.asked(), if reason == EndReason::TimeUp => {
@@ -99,6 +118,7 @@ impl<'a, 'o> Watch<'a, 'o> {
         self.take(rest)?;
         for pid in self.processes.pids() {
             self.totals(pid)?;
+            self.cost(pid)?;
             self.sample(pid)?;
             // Counting is over: what the look takes is no part of the trace.
             let over_ns = look::now_ns();
@@ -109,7 +129,7 @@ impl<'a, 'o> Watch<'a, 'o> {
         Ok(())
     }
 
-    fn take(&mut self, events: Vec<Event>) -> anyhow::Result<()> {
+    pub(super) fn take(&mut self, events: Vec<Event>) -> anyhow::Result<()> {
         self.pass_on(events)?;
         self.look_again(false)
     }
@@ -162,6 +182,7 @@ impl<'a, 'o> Watch<'a, 'o> {
         for event in attach::first_events(&known) {
             self.feed.push(event)?;
         }
+        self.meter.begin(child);
         self.processes
             .add(&known)
             .with_context(|| format!("opening a handle on process {child}"))
@@ -173,6 +194,7 @@ impl<'a, 'o> Watch<'a, 'o> {
         self.take(rest)?;
         self.totals(pid)?;
         self.tell_if_bereft(pid)?;
+        self.cost(pid)?;
         let reason = EndReason::ProcessExited;
         self.push(pid, EventKind::End { reason })?;
         if self.processes.remove(pid).is_some() {
@@ -188,6 +210,7 @@ impl<'a, 'o> Watch<'a, 'o> {
         self.look_again(true)?;
         for pid in self.processes.pids() {
             self.totals(pid)?;
+            self.cost(pid)?;
             self.sample(pid)?;
         }
         self.tell_time()?;
@@ -206,6 +229,21 @@ impl<'a, 'o> Watch<'a, 'o> {
         match self.session.totals(pid) {
             Some(totals) => self.push(pid, EventKind::Totals(Box::new(totals))),
             None => Ok(()),
+        }
+    }
+
+    /// What the trace has cost a process so far.
+    fn cost(&mut self, pid: u32) -> anyhow::Result<()> {
+        self.read_meter(pid);
+        match self.meter.cost(pid, self.session.probing_times()) {
+            Some(cost) => self.push(pid, EventKind::Cost(Box::new(cost))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn read_meter(&mut self, pid: u32) {
+        if let Some(totals) = self.session.totals(pid) {
+            self.meter.read(pid, &totals, &self.session.stepped(pid));
         }
     }
 

@@ -48,12 +48,18 @@ pub fn allocations(report: &Report) -> Section {
         section.warning(format!("{} failed", plural(allocated.failed, "call")));
     }
     if let Some(estimates) = &report.coverage.estimates {
+        let about = if estimates.lower_bound { "at least" } else { "about" };
         section.line(format!(
-            "these are of {} in which calls were counted, {} of the time; about {} in all, {} of them freed",
+            "these are of {} in which calls were counted, {} of the time; {about} {} in all, {} of them freed{}",
             plural(report.coverage.windows, "window"),
             percent(report.coverage.calls_fraction),
             estimate(&estimates.allocated_blocks, "block"),
             estimate(&estimates.freed_blocks, "block"),
+            if estimates.lower_bound {
+                ": counting slows such a storm down, so that windows show less than there is"
+            } else {
+                ""
+            },
         ));
     }
     section

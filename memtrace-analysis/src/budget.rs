@@ -1,0 +1,377 @@
+//! Which depth a trace can afford: decided after each stretch of time from what that stretch has cost.
+//!
+//! ```text
+//! an account: + the allowed share of the CPU time used       - what the hits have cost
+//!
+//! calls  --too dear-->  slow path  --too dear-->  system calls        the base
+//!   ^                        \                        /
+//!   |                         windows of calls, when the account allows one, or a look is due
+//!   +--- two windows in a row would have fit ---+
+//! ```
+//!
+//! The account is what keeps the limit: a window is opened when it can be paid, and what a first stretch or a surprise has
+//! overdrawn is paid back before the next one. Looks, so that the end of a storm is seen, take at most half of the limit.
+//! Nothing here reads a clock: times and costs are given.
+
+use crate::event::Depth;
+
+/// The first stretch, in which every call is counted whatever that costs.
+pub const FIRST_NS: u64 = 250_000_000;
+/// How often what goes well is looked at.
+const STRETCH_NS: u64 = 1_000_000_000;
+/// Shortest and longest window. Putting probes in place takes some 20 ms.
+const WINDOW_NS: u64 = 25_000_000;
+const LONGEST_WINDOW_NS: u64 = 250_000_000;
+/// Between two windows at least.
+const BETWEEN_NS: u64 = 250_000_000;
+/// A look is due after this time, or later where the limit is low.
+const LOOK_NS: u64 = 5_000_000_000;
+/// Trying the slow path once more when it was too dear.
+const TRIAL_NS: u64 = 100_000_000;
+const FIRST_RETRY_NS: u64 = 10_000_000_000;
+const LAST_RETRY_NS: u64 = 300_000_000_000;
+/// What would fit must fit with room to spare before it is taken up again.
+const ROOM: f64 = 0.8;
+/// Windows in a row that have to say so.
+const WINDOWS_IN_A_ROW: u32 = 2;
+/// What can be saved up, as a part of a second of each CPU in use.
+const MOST_SAVED: f64 = 0.25;
+/// So little of a CPU is nothing, whatever share of a process's rest it is.
+const NOTHING: f64 = 1e-4;
+
+/// A stretch of time that is over.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stretch {
+    pub depth: Depth,
+    pub wall_ns: u64,
+    /// CPU time that the processes have used, what the hits took included.
+    pub cpu_ns: u64,
+    /// What the hits took.
+    pub cost_ns: u64,
+}
+
+impl Stretch {
+    /// Cost as a part of CPU time.
+    fn share(&self) -> f64 {
+        ratio(self.cost_ns, self.cpu_ns)
+    }
+
+    fn fits(&self, share: f64) -> bool {
+        self.share() <= share || ratio(self.cost_ns, self.wall_ns) <= NOTHING
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if part == 0 {
+        return 0.0;
+    }
+    part as f64 / whole.max(1) as f64
+}
+
+/// What to watch next, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    pub depth: Depth,
+    pub for_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Budget {
+    max_share: f64,
+    /// The slow path can be watched.
+    slow_path: bool,
+    base: Depth,
+    /// What may be spent, nanoseconds.
+    account: f64,
+    /// What calls cost by the last window, per nanosecond.
+    calls_per_ns: f64,
+    /// CPU time used per nanosecond.
+    cpu_per_ns: f64,
+    /// Windows in a row that would have fit.
+    fitting: u32,
+    since_window_ns: u64,
+    until_retry_ns: u64,
+    retry_ns: u64,
+}
+
+impl Budget {
+    /// `max_share`: the part of the processes' CPU time that the trace may take.
+    pub const fn new(max_share: f64, slow_path: bool) -> Self {
+        Self {
+            max_share,
+            slow_path,
+            base: Depth::Calls,
+            account: 0.0,
+            calls_per_ns: 0.0,
+            cpu_per_ns: 0.0,
+            fitting: 0,
+            since_window_ns: 0,
+            until_retry_ns: 0,
+            retry_ns: FIRST_RETRY_NS,
+        }
+    }
+
+    pub const fn first(&self) -> Next {
+        Next {
+            depth: Depth::Calls,
+            for_ns: FIRST_NS,
+        }
+    }
+
+    /// The deepest depth that fits all the time.
+    pub const fn base(&self) -> Depth {
+        self.base
+    }
+
+    /// Takes in what is over, and decides.
+    pub fn next(&mut self, done: &Stretch) -> Next {
+        self.pay(done);
+        match (self.base, done.depth) {
+            (Depth::Calls, Depth::Calls) => {
+                if !done.fits(self.max_share) {
+                    self.calls_per_ns = ratio(done.cost_ns, done.wall_ns);
+                    self.step_down_to(if self.slow_path {
+                        Depth::SlowPath
+                    } else {
+                        Depth::Syscalls
+                    });
+                }
+            }
+            (_, Depth::Calls) => self.after_window(done),
+            (Depth::SlowPath, Depth::SlowPath) => {
+                if !done.fits(self.max_share) {
+                    self.until_retry_ns = self.retry_ns;
+                    self.retry_ns = self.retry_ns.saturating_mul(2).min(LAST_RETRY_NS);
+                    self.step_down_to(Depth::Syscalls);
+                }
+            }
+            // A trial.
+            (_, Depth::SlowPath) => {
+                if done.fits(self.max_share * ROOM) {
+                    self.base = Depth::SlowPath;
+                    self.retry_ns = FIRST_RETRY_NS;
+                } else {
+                    self.until_retry_ns = self.retry_ns;
+                    self.retry_ns = self.retry_ns.saturating_mul(2).min(LAST_RETRY_NS);
+                }
+            }
+            (_, Depth::Syscalls) => {}
+        }
+        if done.depth != Depth::Calls {
+            self.since_window_ns = self.since_window_ns.saturating_add(done.wall_ns);
+        }
+        self.until_retry_ns = self.until_retry_ns.saturating_sub(done.wall_ns);
+        self.choose(done)
+    }
+
+    fn pay(&mut self, done: &Stretch) {
+        if done.wall_ns > 0 {
+            self.cpu_per_ns = ratio(done.cpu_ns, done.wall_ns);
+        }
+        let saved = MOST_SAVED * 1e9 * self.max_share * self.cpu_per_ns.max(1.0);
+        self.account += self.max_share * done.cpu_ns as f64 - done.cost_ns as f64;
+        // At a low limit a window costs more than that.
+        let window = 2.0 * self.calls_per_ns * WINDOW_NS as f64;
+        self.account = self.account.min(saved.max(window));
+    }
+
+    fn step_down_to(&mut self, depth: Depth) {
+        self.base = depth;
+        self.fitting = 0;
+        self.since_window_ns = 0;
+    }
+
+    fn after_window(&mut self, done: &Stretch) {
+        self.calls_per_ns = ratio(done.cost_ns, done.wall_ns);
+        self.since_window_ns = 0;
+        if !done.fits(self.max_share * ROOM) {
+            self.fitting = 0;
+            return;
+        }
+        self.fitting = self.fitting.saturating_add(1);
+        if self.fitting >= WINDOWS_IN_A_ROW {
+            self.base = Depth::Calls;
+            self.retry_ns = FIRST_RETRY_NS;
+        }
+    }
+
+    fn choose(&self, done: &Stretch) -> Next {
+        if self.base == Depth::Calls {
+            return Next {
+                depth: Depth::Calls,
+                for_ns: STRETCH_NS,
+            };
+        }
+        if done.depth == self.base {
+            if let Some(for_ns) = self.window() {
+                return Next {
+                    depth: Depth::Calls,
+                    for_ns,
+                };
+            }
+            if self.slow_path && self.base == Depth::Syscalls && self.until_retry_ns == 0 && self.account > 0.0 {
+                return Next {
+                    depth: Depth::SlowPath,
+                    for_ns: TRIAL_NS,
+                };
+            }
+        }
+        Next {
+            depth: self.base,
+            for_ns: self.until_window(),
+        }
+    }
+
+    /// How long a window of calls may be now; None when it has to wait.
+    fn window(&self) -> Option<u64> {
+        if self.since_window_ns < BETWEEN_NS {
+            return None;
+        }
+        let can_pay = self.account / self.calls_per_ns.max(f64::MIN_POSITIVE);
+        if can_pay >= WINDOW_NS as f64 {
+            return Some(can_pay.min(LONGEST_WINDOW_NS as f64) as u64);
+        }
+        // A window that fits is looked at once more soon.
+        let due = if self.fitting > 0 { BETWEEN_NS } else { self.look_ns() };
+        (self.since_window_ns >= due).then_some(WINDOW_NS)
+    }
+
+    /// Half of the limit at most, were all of a look's time cost.
+    fn look_ns(&self) -> u64 {
+        let lowest = 2.0 * WINDOW_NS as f64 / self.max_share.max(f64::MIN_POSITIVE);
+        LOOK_NS.max(lowest.min(u64::MAX as f64) as u64)
+    }
+
+    /// Until the account can pay a window, or a look is due.
+    fn until_window(&self) -> u64 {
+        let missing = self.calls_per_ns * WINDOW_NS as f64 - self.account;
+        let income = (self.max_share * self.cpu_per_ns).max(f64::MIN_POSITIVE);
+        let paid = (missing.max(0.0) / income).min(u64::MAX as f64) as u64;
+        let due = self.look_ns().saturating_sub(self.since_window_ns);
+        paid.min(due).clamp(BETWEEN_NS, STRETCH_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A machine where each depth takes a fixed part of the CPU time that the processes use.
+    #[derive(Clone, Copy, Debug)]
+    struct Model {
+        cpus: f64,
+        calls: f64,
+        slow_path: f64,
+    }
+
+    impl Model {
+        fn run(&self, next: Next) -> Stretch {
+            let cpu = next.for_ns as f64 * self.cpus;
+            let share = match next.depth {
+                Depth::Calls => self.calls,
+                Depth::SlowPath => self.slow_path,
+                Depth::Syscalls => 0.0,
+            };
+            Stretch {
+                depth: next.depth,
+                wall_ns: next.for_ns,
+                cpu_ns: cpu as u64,
+                cost_ns: (cpu * share) as u64,
+            }
+        }
+    }
+
+    /// Runs for so many seconds; CPU time and cost of all, and the time that calls were counted.
+    fn run(budget: &mut Budget, next: &mut Next, model: &Model, seconds: u64) -> (f64, f64, f64) {
+        let (mut wall, mut cpu, mut cost, mut calls) = (0u64, 0.0, 0.0, 0.0);
+        while wall < seconds * 1_000_000_000 {
+            let done = model.run(*next);
+            wall += done.wall_ns;
+            cpu += done.cpu_ns as f64;
+            cost += done.cost_ns as f64;
+            if done.depth == Depth::Calls {
+                calls += done.wall_ns as f64;
+            }
+            *next = budget.next(&done);
+        }
+        (cpu, cost, calls / wall as f64)
+    }
+
+    fn models() -> impl Strategy<Value = (Model, f64)> {
+        (0.05f64..64.0, 0.0f64..1.0, 0.0f64..1.0, 0.002f64..0.5).prop_map(|(cpus, calls, slow, max)| {
+            let slow_path = calls * slow;
+            (Model { cpus, calls, slow_path }, max)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_limit_is_kept_once_settled((model, max) in models(), possible in any::<bool>()) {
+            let mut budget = Budget::new(max, possible);
+            let mut next = budget.first();
+            run(&mut budget, &mut next, &model, 60);
+            let (cpu, cost, _) = run(&mut budget, &mut next, &model, 600);
+            // What was saved before, and one window more than was paid, are all that can come on top.
+            let slack = (MOST_SAVED * max * model.cpus.max(1.0) + 0.1 * model.cpus) * 1e9;
+            prop_assert!(cost <= max * cpu + slack, "{} of {}, base {:?}", cost / cpu, max, budget.base());
+        }
+
+        #[test]
+        fn what_fits_is_watched_all_the_time(cpus in 0.05f64..64.0, max in 0.002f64..0.5, part in 0.0f64..0.9) {
+            let model = Model { cpus, calls: max * part, slow_path: 0.0 };
+            let mut budget = Budget::new(max, true);
+            let mut next = budget.first();
+            let (_, _, calls) = run(&mut budget, &mut next, &model, 60);
+            prop_assert!((calls - 1.0).abs() < 1e-9);
+        }
+
+        #[test]
+        fn when_the_storm_is_over_every_call_is_counted_again((storm, max) in models(), possible in any::<bool>()) {
+            let mut budget = Budget::new(max, possible);
+            let mut next = budget.first();
+            run(&mut budget, &mut next, &storm, 120);
+            let calm = Model { cpus: storm.cpus, calls: max * 0.1, slow_path: 0.0 };
+            run(&mut budget, &mut next, &calm, 60 + (8.0 * WINDOW_NS as f64 / 1e9 / max) as u64);
+            prop_assert_eq!(budget.base(), Depth::Calls);
+        }
+
+        #[test]
+        fn a_storm_that_the_slow_path_does_not_feel_keeps_it(cpus in 0.5f64..64.0, max in 0.01f64..0.5) {
+            let model = Model { cpus, calls: 0.95, slow_path: max * 0.2 };
+            let mut budget = Budget::new(max, true);
+            let mut next = budget.first();
+            run(&mut budget, &mut next, &model, 30);
+            prop_assert_eq!(budget.base(), Depth::SlowPath);
+            let (_, _, calls) = run(&mut budget, &mut next, &model, 120);
+            // What the slow path leaves is used for windows.
+            prop_assert!(calls > max * 0.3, "{calls} of {max}");
+        }
+
+        #[test]
+        fn no_figures_make_it_fail(
+            max in any::<f64>(),
+            depths in prop::collection::vec((0u8..3, any::<u64>(), any::<u64>(), any::<u64>()), 0..40),
+        ) {
+            let mut budget = Budget::new(max, true);
+            for (depth, wall_ns, cpu_ns, cost_ns) in depths {
+                let depth = [Depth::Calls, Depth::SlowPath, Depth::Syscalls][depth as usize];
+                let next = budget.next(&Stretch { depth, wall_ns, cpu_ns, cost_ns });
+                prop_assert!(next.for_ns >= WINDOW_NS);
+            }
+        }
+    }
+
+    #[test]
+    fn an_idle_process_is_watched_in_full() {
+        let model = Model {
+            cpus: 0.000_01,
+            calls: 0.9,
+            slow_path: 0.5,
+        };
+        let mut budget = Budget::new(0.05, true);
+        let mut next = budget.first();
+        run(&mut budget, &mut next, &model, 60);
+        assert_eq!(budget.base(), Depth::Calls);
+    }
+}

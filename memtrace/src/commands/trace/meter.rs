@@ -1,0 +1,146 @@
+//! What the trace takes from the processes: hits, times what one costs here, beside the CPU time that they use.
+
+use std::collections::BTreeMap;
+
+use memtrace_analysis::event::{Cost, Entry, Totals};
+
+use crate::probe::CostClass;
+use crate::session::Calibration;
+
+pub struct Meter {
+    calibration: Option<Calibration>,
+    max_share: f64,
+    spent: BTreeMap<u32, Spent>,
+}
+
+/// Of one process, since its trace began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    /// What the process had used by then.
+    cpu_before_ns: u64,
+    cpu_ns: u64,
+    hits: u64,
+    trace_ns: u64,
+}
+
+impl Meter {
+    pub const fn new(calibration: Option<Calibration>, max_share: f64) -> Self {
+        Self {
+            calibration,
+            max_share,
+            spent: BTreeMap::new(),
+        }
+    }
+
+    /// Nanoseconds of a hit of a cheap probe: measured, or what was measured elsewhere at most.
+    fn hit_ns(&self) -> f64 {
+        let typical = f64::from(CostClass::Emulated.typical_ns().1);
+        self.calibration.map_or(typical, |calibration| calibration.hit_ns)
+    }
+
+    /// A process's trace begins.
+    pub fn begin(&mut self, pid: u32) {
+        let spent = Spent {
+            cpu_before_ns: cpu_time_ns(pid).unwrap_or(0),
+            ..Spent::default()
+        };
+        self.spent.insert(pid, spent);
+    }
+
+    /// Takes in what a process has come to; `stepped` are the entry points whose probes are of the dear kind.
+    pub fn read(&mut self, pid: u32, totals: &Totals, stepped: &[Entry]) {
+        let hit_ns = self.hit_ns();
+        let spent = self.spent.entry(pid).or_default();
+        // One that has just ended has used what it had used when last asked, and a little more.
+        if let Some(now) = cpu_time_ns(pid) {
+            spent.cpu_ns = spent.cpu_ns.max(now.saturating_sub(spent.cpu_before_ns));
+        }
+        spent.hits = totals.hits;
+        let dear: u64 = Entry::ALL
+            .iter()
+            .zip(totals.calls)
+            .filter(|(entry, _)| stepped.contains(entry))
+            .map(|(_, calls)| calls)
+            .sum();
+        let (cheap, stepped) = (
+            CostClass::Emulated.typical_ns().1,
+            CostClass::SingleStepped.typical_ns().1,
+        );
+        let more = f64::from(stepped) / f64::from(cheap) - 1.0;
+        spent.trace_ns = ((totals.hits as f64 + dear as f64 * more) * hit_ns) as u64;
+    }
+
+    pub fn cost(&self, pid: u32, (attach_ns, detach_ns): (u64, u64)) -> Option<Cost> {
+        let spent = self.spent.get(&pid)?;
+        Some(Cost {
+            hits: spent.hits,
+            hit_ns: self.calibration.map(|calibration| calibration.hit_ns),
+            trace_ns: spent.trace_ns,
+            cpu_ns: spent.cpu_ns,
+            max_share: Some(self.max_share),
+            attach_ns,
+            detach_ns,
+            pause_ns: self.calibration.map(|calibration| calibration.pause_ns),
+        })
+    }
+
+    /// CPU time and cost of all processes so far, those that have ended included.
+    pub fn sums(&self) -> (u64, u64) {
+        let spent = self.spent.values();
+        spent.fold((0, 0), |(cpu, trace), spent| {
+            (cpu + spent.cpu_ns, trace + spent.trace_ns)
+        })
+    }
+}
+
+/// What all threads of a process have used, those that have ended included; None when the process is gone.
+pub fn cpu_time_ns(pid: u32) -> Option<u64> {
+    // The clock of a process's CPU time, as clock_getcpuclockid(3) makes it: the id's complement, and the kind in the
+    // lowest bits.
+    const SCHED: i32 = 2;
+    let clock = !i32::try_from(pid).ok()? << 3 | SCHED;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is ours and writable.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    (result == 0).then(|| seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_cpu_time() {
+        let before = cpu_time_ns(std::process::id()).unwrap();
+        let mut sum = 0u64;
+        while cpu_time_ns(std::process::id()).unwrap() - before < 2_000_000 {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert_eq!(cpu_time_ns(4_194_304), None, "no process has this id");
+    }
+
+    #[test]
+    fn dear_probes_cost_more() {
+        let calibration = Calibration {
+            hit_ns: 1000.0,
+            pause_ns: 5,
+        };
+        let mut meter = Meter::new(Some(calibration), 0.05);
+        let mut totals = Totals {
+            hits: 100,
+            ..Totals::default()
+        };
+        totals.calls[0] = 60;
+        totals.calls[8] = 40;
+        let own = std::process::id();
+        meter.begin(own);
+        meter.read(own, &totals, &[]);
+        let cheap = meter.cost(own, (1, 2)).unwrap();
+        assert_eq!((cheap.hits, cheap.trace_ns, cheap.pause_ns), (100, 100_000, Some(5)));
+        meter.read(own, &totals, &[Entry::Free]);
+        let dear = meter.cost(own, (1, 2)).unwrap();
+        assert!(dear.trace_ns > 3 * cheap.trace_ns, "{dear:?}");
+        assert_eq!(meter.sums().1, dear.trace_ns);
+    }
+}

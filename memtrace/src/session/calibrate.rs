@@ -1,0 +1,299 @@
+//! What one hit costs on this machine, and what pause a thread sees while probes come and go: measured on a child of
+//! memtrace's own, before anything else is touched.
+//!
+//! The child calls two functions of memtrace's own code in a loop, with and without the very programs that are to watch
+//! malloc and free, on an instruction of the cheap kind. It runs nothing of Rust's and nothing of malloc's.
+
+use std::arch::global_asm;
+use std::fs;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use memtrace_common::{active, entry};
+
+use super::Session;
+use super::state;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Calibration {
+    /// Nanoseconds of one hit.
+    pub hit_ns: f64,
+    /// Longest time that the child, which did nothing but look at the clock, lost at once while two probes were put in
+    /// place and taken away. On a busy machine other processes have their part in it.
+    pub pause_ns: u64,
+}
+
+// Two functions whose first instruction the kernel emulates (push) or simulates (adr).
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".globl memtrace_calibrate_malloc",
+    "memtrace_calibrate_malloc:",
+    "push rbp",
+    "pop rbp",
+    "ret",
+    ".globl memtrace_calibrate_free",
+    "memtrace_calibrate_free:",
+    "push rbp",
+    "pop rbp",
+    "ret",
+);
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".globl memtrace_calibrate_malloc",
+    "memtrace_calibrate_malloc:",
+    "adr x9, memtrace_calibrate_malloc",
+    "ret",
+    ".globl memtrace_calibrate_free",
+    "memtrace_calibrate_free:",
+    "adr x9, memtrace_calibrate_free",
+    "ret",
+);
+
+unsafe extern "C" {
+    fn memtrace_calibrate_malloc(request: u64);
+    fn memtrace_calibrate_free(pointer: *const u64);
+}
+
+/// Calls of both in a row that are timed as one, and how often: the median counts.
+const PAIRS: u64 = 500;
+const ROUNDS: usize = 9;
+/// How long the child watches the clock after the probes have begun to go.
+const WATCH: Duration = Duration::from_millis(20);
+
+/// What the child is asked to do.
+const TIME: u8 = b't';
+const WATCH_CLOCK: u8 = b'w';
+const STOP_WATCHING: u8 = b's';
+
+impl Session {
+    /// Measures; leaves nothing behind.
+    pub fn calibrate(&mut self) -> Result<Calibration> {
+        let mut child = Child::start().context("starting a child to measure what a probe costs")?;
+        let result = self.measure(&mut child);
+        let removed = self.tables.remove(child.pid);
+        drop(child);
+        removed?;
+        result
+    }
+
+    fn measure(&mut self, child: &mut Child) -> Result<Calibration> {
+        let bare = child.time()?;
+        let functions = [
+            (
+                "on_malloc",
+                entry::MALLOC,
+                memtrace_calibrate_malloc as *const () as u64,
+            ),
+            ("on_free", entry::FREE, memtrace_calibrate_free as *const () as u64),
+        ];
+        let mut process = state::new_process(child.pid);
+        process.active = active::NOW;
+        let mut places = Vec::new();
+        for (program, number, address) in functions {
+            // The load address does not matter; with 0 for it, virtual addresses are those of this very process.
+            process.libc.site[usize::from(number)] = address;
+            places.push((program, file_offset(address)?));
+        }
+        self.tables.set(process)?;
+        let executable = Path::new("/proc/self/exe");
+        child.watch_clock()?;
+        let links = places
+            .into_iter()
+            .map(|(program, offset)| {
+                self.links
+                    .probe_own(&mut self.ebpf, program, offset, executable, child.pid)
+            })
+            .collect::<Result<Vec<_>>>();
+        let attaching = child.stop_watching()?;
+        let links = links?;
+        let probed = child.time()?;
+        child.watch_clock()?;
+        let closing = thread::spawn(move || drop(links));
+        thread::sleep(WATCH);
+        let detaching = child.stop_watching()?;
+        self.links.wait_for(closing);
+        let counted = self.tables.counters(child.pid).map_or(0, |counters| {
+            counters.blocks[usize::from(entry::MALLOC)] + counters.blocks[usize::from(entry::FREE)]
+        });
+        ensure!(
+            counted == 2 * PAIRS * ROUNDS as u64,
+            "of {} hits {counted} were counted",
+            2 * PAIRS * ROUNDS as u64
+        );
+        Ok(Calibration {
+            hit_ns: ((probed - bare) / 2.0).max(0.0),
+            pause_ns: attaching.max(detaching),
+        })
+    }
+}
+
+/// Where an address of this process's own code lies in its file.
+fn file_offset(address: u64) -> Result<u64> {
+    let maps = fs::read_to_string("/proc/self/maps").context("reading this process's own maps")?;
+    let offset = maps.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (begin, end) = fields.next()?.split_once('-')?;
+        let (begin, end) = (u64::from_str_radix(begin, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+        let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
+        (begin..end).contains(&address).then(|| address - begin + offset)
+    });
+    offset.context("memtrace's own code is not in its maps")
+}
+
+/// The child, which waits for orders.
+struct Child {
+    pid: u32,
+    orders: File,
+    answers: File,
+}
+
+impl Child {
+    fn start() -> io::Result<Self> {
+        let (orders_in, orders) = pipe()?;
+        let (answers, answers_out) = pipe()?;
+        // SAFETY: the child calls nothing but system calls and the functions above, on memory that it has.
+        let pid = unsafe { libc::fork() };
+        match pid {
+            -1 => Err(io::Error::last_os_error()),
+            0 => serve(orders_in.as_raw_fd(), answers_out.as_raw_fd()),
+            _ => Ok(Self {
+                pid: pid.cast_unsigned(),
+                orders: orders.into(),
+                answers: answers.into(),
+            }),
+        }
+    }
+
+    fn order(&mut self, order: u8) -> Result<()> {
+        self.orders.write_all(&[order]).context("asking the measuring child")
+    }
+
+    fn answer(&mut self) -> Result<u64> {
+        let mut word = [0; 8];
+        self.answers
+            .read_exact(&mut word)
+            .context("waiting for the measuring child")?;
+        Ok(u64::from_ne_bytes(word))
+    }
+
+    /// Nanoseconds of a call of both functions: the median of some rounds.
+    fn time(&mut self) -> Result<f64> {
+        self.order(TIME)?;
+        let mut rounds = [0; ROUNDS];
+        for round in &mut rounds {
+            *round = self.answer()?;
+        }
+        rounds.sort_unstable();
+        Ok(rounds[ROUNDS / 2] as f64 / PAIRS as f64)
+    }
+
+    fn watch_clock(&mut self) -> Result<()> {
+        self.order(WATCH_CLOCK)?;
+        // It is at it.
+        match self.answer()? {
+            0 => Ok(()),
+            other => bail!("the measuring child says {other} where it should begin"),
+        }
+    }
+
+    /// The longest time between two looks at the clock.
+    fn stop_watching(&mut self) -> Result<u64> {
+        self.order(STOP_WATCHING)?;
+        self.answer()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: a child of this process that has not been waited for; both calls take plain numbers.
+        unsafe {
+            libc::kill(self.pid.cast_signed(), libc::SIGKILL);
+            libc::waitpid(self.pid.cast_signed(), std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: the array has room for both ends.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both are new and nobody else's.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// The child's life. It holds none of memtrace's files, so that no probe outlives memtrace by it, and ends when memtrace
+/// does.
+fn serve(orders: i32, answers: i32) -> ! {
+    // SAFETY: plain system calls; what they point to lives on this stack.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::dup2(orders, 0);
+        libc::dup2(answers, 1);
+        libc::syscall(libc::SYS_close_range, 2u32, u32::MAX, 0u32);
+        let chunk = [0u64, 0x31, 0, 0];
+        loop {
+            let mut order = 0u8;
+            if libc::read(0, (&raw mut order).cast(), 1) != 1 {
+                libc::_exit(0);
+            }
+            match order {
+                TIME => {
+                    for _ in 0..ROUNDS {
+                        let begin = clock();
+                        for _ in 0..PAIRS {
+                            memtrace_calibrate_malloc(40);
+                            memtrace_calibrate_free(&raw const chunk[2]);
+                        }
+                        say(clock() - begin);
+                    }
+                }
+                WATCH_CLOCK => {
+                    libc::fcntl(0, libc::F_SETFL, libc::O_NONBLOCK);
+                    say(0);
+                    let mut longest = 0;
+                    let mut before = clock();
+                    let mut looks = 0u64;
+                    loop {
+                        let now = clock();
+                        longest = longest.max(now - before);
+                        before = now;
+                        looks += 1;
+                        // Asking takes longer than looking.
+                        if looks.is_multiple_of(256) {
+                            match libc::read(0, (&raw mut order).cast(), 1) {
+                                1 => break,
+                                0 => libc::_exit(0),
+                                _ => before = clock(),
+                            }
+                        }
+                    }
+                    libc::fcntl(0, libc::F_SETFL, 0);
+                    say(longest);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn say(word: u64) {
+    let bytes = word.to_ne_bytes();
+    // SAFETY: the bytes live through the call. That nobody listens any more shows at the next order.
+    unsafe { libc::write(1, bytes.as_ptr().cast(), bytes.len()) };
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+fn clock() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is ours; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}

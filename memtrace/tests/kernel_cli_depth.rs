@@ -1,0 +1,145 @@
+//! The budget, on a program that does nothing but allocate and free: by itself memtrace steps down, asked for a depth it
+//! stays, and either way it says what it cost.
+
+mod common;
+
+use std::process::Command;
+
+use common::run::{Ran, run, said};
+use common::schema;
+use memtrace_test_support::child::Talker;
+use memtrace_test_support::scratch::Scratch;
+use memtrace_test_support::{cc, skip};
+use serde_json::Value;
+
+/// Pairs of malloc and free until it is told to end.
+const STORM: &str = r#"
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+    puts("ready");
+    fflush(stdout);
+    struct pollfd in = { 0, POLLIN, 0 };
+    while (poll(&in, 1, 0) == 0)
+        for (int i = 0; i < 1000; i++)
+            free(malloc(48));
+    return 0;
+}
+"#;
+
+struct Storm {
+    talker: Talker,
+    scratch: Scratch,
+}
+
+impl Storm {
+    fn start() -> Self {
+        let scratch = Scratch::new();
+        let program = cc::build("cc", "storm", STORM, &[], &scratch).unwrap_or_else(|problem| panic!("{problem}"));
+        let mut talker = Talker::start(&mut Command::new(program));
+        assert_eq!(talker.line(), "ready");
+        Self { talker, scratch }
+    }
+
+    fn traced(&self, args: &[&str]) -> Ran {
+        let pid = self.talker.pid().to_string();
+        let ran = run(&[&["--pid", &pid], args].concat());
+        said(&ran, 0, &["attached to storm"]);
+        ran
+    }
+
+    fn end(self) {
+        let (_, status) = self.talker.finish();
+        assert!(status.success(), "the program ended with {status}");
+    }
+}
+
+fn json(ran: &Ran) -> Value {
+    schema::check(&ran.stdout);
+    serde_json::from_str(&ran.stdout).expect("a document")
+}
+
+#[test]
+fn a_storm_is_watched_at_a_lesser_depth() {
+    if !skip::root("a_storm_is_watched_at_a_lesser_depth") {
+        return;
+    }
+    let storm = Storm::start();
+    let record = storm.scratch.file("trace");
+    let record = record.to_str().expect("a path in UTF-8");
+    let ran = storm.traced(&["--for", "8s", "--output", "json", "--record", record]);
+    let report = json(&ran);
+    let coverage = &report["coverage"];
+    assert_eq!(coverage["depth_automatic"], true);
+    let lesser =
+        coverage["depths"]["slow_path_ns"].as_u64().unwrap() + coverage["depths"]["syscalls_ns"].as_u64().unwrap();
+    assert!(lesser > 0, "{coverage:#}");
+    let fraction = coverage["calls_fraction"].as_f64().unwrap();
+    assert!(fraction > 0.0 && fraction < 1.0, "{coverage:#}");
+    assert!(coverage["windows"].as_u64().unwrap() > 0);
+    // Of calls that were not counted nothing is claimed.
+    assert_eq!(report["live_blocks"], Value::Null);
+    assert_eq!(report["returned"]["frees_nothing"], Value::Null);
+    let counted = report["allocated"]["blocks"].as_u64().unwrap();
+    let estimated = coverage["estimates"]["allocated_blocks"]["value"].as_f64().unwrap();
+    assert!(counted > 0 && estimated > counted as f64, "{coverage:#}");
+    assert!(
+        coverage["not_seen"].to_string().contains("outside the windows"),
+        "{coverage:#}"
+    );
+    let cost = &report["cost"];
+    assert!(cost["hits"].as_u64().unwrap() >= 2 * counted - 2, "{cost:#}");
+    assert!(cost["hit_ns"].as_f64().unwrap() > 0.0, "{cost:#}");
+    assert!(cost["share"].as_f64().unwrap() > 0.0, "{cost:#}");
+    assert_eq!(cost["max_share"], 0.05);
+    assert!(cost["pause_ns"].as_u64().is_some() && cost["attach_ns"].as_u64().unwrap() > 0);
+    assert_eq!(coverage["oddities"], serde_json::json!({}));
+    let again = run(&["replay", record, "--output", "json"]);
+    assert!(again.stdout == ran.stdout, "a record of it replays to the same report");
+    // Lines are folded.
+    let text = run(&["replay", record]).stdout;
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in ["calls counted in ", "of the time; ", "COST", "limit is 5.0 %"] {
+        assert!(text.contains(words), "{words:?} is missing: {text}");
+    }
+    storm.end();
+}
+
+#[test]
+fn a_depth_that_is_asked_for_stays() {
+    if !skip::root("a_depth_that_is_asked_for_stays") {
+        return;
+    }
+    let storm = Storm::start();
+    for (asked, key) in [
+        ("calls", "calls_ns"),
+        ("slow-path", "slow_path_ns"),
+        ("syscalls", "syscalls_ns"),
+    ] {
+        let report = json(&storm.traced(&["--for", "1s", "--depth", asked, "--output", "json"]));
+        let coverage = &report["coverage"];
+        assert_eq!(coverage["depth_automatic"], false);
+        for depth in ["calls_ns", "slow_path_ns", "syscalls_ns"] {
+            let watched = coverage["depths"][depth].as_u64().unwrap() > 0;
+            assert_eq!(watched, depth == key, "{asked}: {coverage:#}");
+        }
+        assert_eq!(coverage["estimates"], Value::Null);
+        let over = report["cost"]["share"].as_f64().unwrap() > report["cost"]["max_share"].as_f64().unwrap();
+        assert_eq!(over, asked == "calls", "{asked}: {:#}", report["cost"]);
+    }
+    storm.end();
+}
+
+#[test]
+fn what_is_cheap_is_counted_in_full() {
+    if !skip::root("what_is_cheap_is_counted_in_full") {
+        return;
+    }
+    let ran = run(&["--output", "json", "--", "true"]);
+    said(&ran, 0, &["started true"]);
+    let report = json(&ran);
+    assert_eq!(report["coverage"]["calls_fraction"], 1.0, "{:#}", report["coverage"]);
+    assert_eq!(report["coverage"]["depth_automatic"], true);
+    assert!(report["live_blocks"].is_u64());
+}
