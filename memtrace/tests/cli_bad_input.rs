@@ -55,7 +55,13 @@ fn a_thread_of_the_kernel() {
     if name.trim() != "kthreadd" {
         return skip::skip("a_thread_of_the_kernel", "process 2 is not one here (a PID namespace)");
     }
-    fails(&["--pid", "2"], &["process 2 (kthreadd) is a thread of the kernel"]);
+    for verb in [
+        &["--pid", "2"][..],
+        &["explain", "--pid", "2"],
+        &["explain", "--files", "--pid", "2"],
+    ] {
+        fails(verb, &["process 2 (kthreadd) is a thread of the kernel"]);
+    }
 }
 
 #[test]
@@ -69,7 +75,15 @@ fn a_process_that_has_ended_and_was_not_waited_for() {
     {
         std::thread::yield_now();
     }
-    fails(&["--pid", &pid.to_string()], &["has ended already", "zombie"]);
+    let pid = pid.to_string();
+    let pid = pid.as_str();
+    for verb in [
+        &["--pid", pid][..],
+        &["explain", "--pid", pid],
+        &["explain", "--files", "--pid", pid],
+    ] {
+        fails(verb, &["has ended already", "zombie"]);
+    }
     finish(child);
 }
 

@@ -10,7 +10,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use memtrace_analysis::glibc::changes::{Point, changes};
 use memtrace_analysis::glibc::look::{EXPLAIN_VERSION, Look};
 
-use super::exit::{Exit, hint, unless_ended};
+use super::exit::{Exit, explained, hint, unless_ended};
 use super::output::{print, style_of};
 use super::{args, quantity};
 use crate::inspect::page_cache;
@@ -18,7 +18,7 @@ use crate::inspect::{self, LookOptions, image};
 use crate::report::explain;
 use crate::report::files as report_files;
 use crate::report::style::Style;
-use crate::target::Life;
+use crate::target::{self, Life};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,6 +81,9 @@ pub fn run(args: &ExplainArgs) -> Result<Exit> {
     if let [before, after] = &args.diff[..] {
         return compare(args, before, after);
     }
+    if let Some(pid) = args.pid {
+        target::examine(pid).map_err(explained)?;
+    }
     if let (Some(pid), true) = (args.pid, args.files) {
         return files(args, pid);
     }
@@ -138,6 +141,7 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
         .find_map(|cause| cause.downcast_ref::<io::Error>())
         .map(io::Error::kind);
     match kind {
+        Some(io::ErrorKind::PermissionDenied) if target::may_look_anywhere() => hint(error, target::SHIELDED),
         Some(io::ErrorKind::PermissionDenied) => hint(
             error,
             "looking into another user's process needs CAP_SYS_PTRACE (sudo); for one's own, \

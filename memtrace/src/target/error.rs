@@ -2,6 +2,8 @@
 
 use std::{fmt, io};
 
+use crate::privileges::{Capabilities, Capability};
+
 use super::process::says_gone;
 
 #[derive(Debug)]
@@ -62,6 +64,15 @@ pub enum TargetError {
     },
 }
 
+/// Advice where the kernel refuses what the capability for it should allow.
+pub const SHIELDED: &str = "memtrace has CAP_SYS_PTRACE already: this process is shielded from root too, by a security \
+                            module or since it belongs to a user namespace above this one";
+
+/// Whether memtrace has what looking into other users' processes takes.
+pub fn may_look_anywhere() -> bool {
+    Capabilities::effective().is_ok_and(|have| have.has(Capability::SysPtrace))
+}
+
 impl TargetError {
     pub(super) fn from_proc(pid: u32, file: &str, error: io::Error) -> Self {
         if says_gone(&error) {
@@ -83,10 +94,12 @@ impl TargetError {
     /// What to do about it, where something can be done.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Thread { pid, .. } => Some(format!("trace the whole process: --pid {pid}")),
-            Self::Permission { .. } => Some(String::from(
-                "run memtrace as root, or give it CAP_SYS_PTRACE (sudo setcap cap_sys_ptrace+ep .../memtrace)",
-            )),
+            Self::Thread { pid, .. } => Some(format!("name the whole process: --pid {pid}")),
+            Self::Permission { .. } => Some(String::from(if may_look_anywhere() {
+                SHIELDED
+            } else {
+                "run memtrace as root, or give it CAP_SYS_PTRACE (sudo setcap cap_sys_ptrace+ep .../memtrace)"
+            })),
             Self::ThirtyTwoBit { .. } => Some(String::from("valgrind --tool=massif works for 32-bit programs")),
             Self::NoProcessNamed { .. } => Some(String::from(
                 "names are those of ps -e (the kernel keeps 15 characters of them)",

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 
 use memtrace_analysis::event::{Allocator, Module};
 
-pub use error::TargetError;
+pub use error::{SHIELDED, TargetError, may_look_anywhere};
 pub use life::Life;
 pub use printable::printable;
 pub use select::{pids_by_name, pids_in_cgroup};
@@ -120,6 +120,11 @@ impl MappedLibrary {
         File::open(&self.opened)?.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
+}
+
+/// Whether there is such a process, with memory of its own: no thread, no part of the kernel, none that has ended.
+pub fn examine(pid: u32) -> Result<(), TargetError> {
+    Process::read(pid).map(drop)
 }
 
 /// What the process maps executable now; for a look at a process whose target has been made already.
