@@ -152,11 +152,12 @@ fn faults(pid: u32) -> (u64, u64) {
     (fields[7], fields[9])
 }
 
-/// Resident pages, by the page tables: the counters of statm lag by some pages on each processor.
-fn resident(pid: u32) -> Vec<String> {
+/// Resident KiB, by the page tables: the counters of statm lag by some pages on each processor.
+fn resident(pid: u32) -> u64 {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
-    let lines = rollup.lines().filter(|line| line.starts_with("Rss:") || line.starts_with("Anonymous:"));
-    lines.map(str::to_owned).collect()
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.trim().parse().ok()).expect("a resident size")
 }
 
 /// A million chunks over a gibibyte, with pages given back in between: no page comes back by being looked at.
@@ -166,15 +167,15 @@ fn a_million_chunks_are_read_without_a_fault() {
     let mut process = heaps.start("many 1000000");
     process.skip_to("trimmed");
     let (faults_before, resident_before) = (faults(process.pid()), resident(process.pid()));
-    assert_eq!(resident_before.len(), 2, "{resident_before:?}");
     let begun = Instant::now();
     let look = process.look();
     let elapsed = begun.elapsed();
     assert_eq!(faults(process.pid()), faults_before, "page faults in the process");
-    assert_eq!(
-        resident(process.pid()),
-        resident_before,
-        "resident pages of the process"
+    // A machine that is short of memory may take some away meanwhile.
+    let resident_after = resident(process.pid());
+    assert!(
+        resident_after <= resident_before,
+        "{resident_after} KiB are resident instead of {resident_before}"
     );
     let heap = look.heap.as_ref().expect("the heap was read");
     assert_eq!(heap.live_blocks, process.facts["blocks"]);

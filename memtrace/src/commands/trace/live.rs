@@ -1,10 +1,12 @@
 //! The live line: once a second, on standard error, and only if that is a terminal.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use memtrace_analysis::event::{Cost, Depth};
 use memtrace_analysis::live::Live;
 
+use crate::commands::output::fit;
 use crate::report::units::{at, count, pages, percent, plural, resident, short};
 
 /// The line on the terminal, which is overwritten and at last taken away.
@@ -22,7 +24,8 @@ impl LiveLine {
     pub fn show(&mut self, processes: &[Live]) {
         self.shown = true;
         // A terminal that is gone must not end the trace: the report may go to a file.
-        let _gone = write!(io::stderr(), "\r\x1b[K{}", line(processes)).and_then(|()| io::stderr().flush());
+        let _gone = write!(io::stderr(), "\r\x1b[K{}", fit(&line(processes), io::stderr().as_fd()))
+            .and_then(|()| io::stderr().flush());
     }
 
     /// Takes the line away, so that what follows starts on a clean one.
@@ -53,10 +56,12 @@ fn line(processes: &[Live]) -> String {
     {
         parts.push(format!("break {end:#x}"));
     }
-    parts.push(format!(
-        "RSS {}",
-        resident(sum(|live| live.resident_bytes.unwrap_or(0)))
-    ));
+    // Nothing is known of it before the first look.
+    let known: Vec<u64> = processes.iter().filter_map(|live| live.resident_bytes).collect();
+    if !known.is_empty() {
+        let sum = known.into_iter().fold(0, u64::saturating_add);
+        parts.push(format!("RSS {}", resident(sum)));
+    }
     parts.push(format!(
         "{} growths (+{} -{})",
         count(sum(|live| live.growths)),
@@ -128,9 +133,6 @@ mod tests {
             line(&[live, live]),
             "2.000 s   2 processes   3 000 calls/s   RSS 4.2 MB   12 growths (+1 584 KiB -0 KiB)   0 lost"
         );
-        assert_eq!(
-            line(&[]),
-            "0.000 s   0 calls/s   RSS 0.0 MB   0 growths (+0 KiB -0 KiB)   0 lost"
-        );
+        assert_eq!(line(&[]), "0.000 s   0 calls/s   0 growths (+0 KiB -0 KiB)   0 lost");
     }
 }
