@@ -37,7 +37,7 @@ pub fn on_malloc(ctx: ProbeContext) -> u32 {
         allocate(&hit, request, 0, false);
     }
     if starts_again {
-        hit.expect(entry::MALLOC, hit.slot);
+        hit.expect(entry::MALLOC, hit.slot());
     }
     0
 }
@@ -160,7 +160,7 @@ pub fn on_realloc(ctx: ProbeContext) -> u32 {
         bump!(hit.process, realloc_resized);
     }
     if starts_again {
-        hit.expect(entry::REALLOC, hit.slot);
+        hit.expect(entry::REALLOC, hit.slot());
     }
     0
 }

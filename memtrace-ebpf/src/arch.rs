@@ -11,14 +11,20 @@ use aya_ebpf::helpers::bpf_probe_read_user;
 mod imp {
     use super::*;
 
+    /// # Safety
+    /// `regs` is the context of a uprobe.
     #[inline(always)]
-    pub fn instruction_pointer(regs: &pt_regs) -> u64 {
-        regs.rip
+    pub unsafe fn instruction_pointer(regs: *const pt_regs) -> u64 {
+        // SAFETY: the caller vouches for it.
+        unsafe { (&raw const (*regs).rip).read_volatile() }
     }
 
+    /// # Safety
+    /// `regs` is the context of a uprobe.
     #[inline(always)]
-    pub fn stack_pointer(regs: &pt_regs) -> u64 {
-        regs.rsp
+    pub unsafe fn stack_pointer(regs: *const pt_regs) -> u64 {
+        // SAFETY: the caller vouches for it.
+        unsafe { (&raw const (*regs).rsp).read_volatile() }
     }
 
     /// The `n`th argument register. Volatile, or the compiler might compute the place to read from, which the verifier
@@ -49,13 +55,6 @@ mod imp {
     /// Where a signal frame keeps the stack pointer that it interrupted, as seen from the stack pointer at sigreturn: 40
     /// bytes of ucontext, then the registers of sigcontext, the 16th of which it is.
     pub const SIGRETURN_SP: u64 = 40 + 15 * 8;
-
-    /// Where the address lies to which the called function returns. `moved`: bytes by which the stack pointer has moved
-    /// down since its first instruction.
-    #[inline(always)]
-    pub fn slot(regs: &pt_regs, moved: u32) -> u64 {
-        regs.rsp.wrapping_add(u64::from(moved))
-    }
 
     /// 0 when it cannot be read.
     ///
@@ -89,14 +88,20 @@ mod imp {
     /// the probe is hit.
     const ADDRESS: u64 = (1 << 48) - 1;
 
+    /// # Safety
+    /// `regs` is the context of a uprobe.
     #[inline(always)]
-    pub fn instruction_pointer(regs: &pt_regs) -> u64 {
-        regs.pc
+    pub unsafe fn instruction_pointer(regs: *const pt_regs) -> u64 {
+        // SAFETY: the caller vouches for it.
+        unsafe { (&raw const (*regs).pc).read_volatile() }
     }
 
+    /// # Safety
+    /// `regs` is the context of a uprobe.
     #[inline(always)]
-    pub fn stack_pointer(regs: &pt_regs) -> u64 {
-        regs.sp
+    pub unsafe fn stack_pointer(regs: *const pt_regs) -> u64 {
+        // SAFETY: the caller vouches for it.
+        unsafe { (&raw const (*regs).sp).read_volatile() }
     }
 
     /// # Safety
@@ -115,11 +120,6 @@ mod imp {
     /// Where a signal frame keeps the stack pointer that it interrupted, as seen from the stack pointer at sigreturn: 128
     /// bytes of siginfo, 176 of ucontext, then sigcontext with a fault address and 31 registers before it.
     pub const SIGRETURN_SP: u64 = 128 + 176 + 8 + 31 * 8;
-
-    #[inline(always)]
-    pub fn slot(regs: &pt_regs, moved: u32) -> u64 {
-        regs.sp.wrapping_add(u64::from(moved))
-    }
 
     /// # Safety
     /// `regs` is the context of a uprobe.

@@ -1,6 +1,8 @@
 //! A hit of a probe at an allocator's entry point: what it was called with, how it is counted, and how it becomes the
 //! thread's frame.
 
+use core::mem::offset_of;
+
 use aya_ebpf::bindings::pt_regs;
 use aya_ebpf::programs::ProbeContext;
 use memtrace_common::{Frame, ThreadState, depth, entry};
@@ -15,21 +17,22 @@ const NON_MAIN_ARENA: u64 = 4;
 pub const FLAGS: u64 = 7;
 
 /// A probe was hit by a traced process.
+///
+/// What the registers say is read anew each time it is asked for: kept over calls of helpers it would be spilled, and a
+/// stack that takes more than 48 bytes is one from the heap on newer kernels, which makes each helper that writes to it dearer.
 pub struct Hit {
     pub ids: Ids,
     pub process: Process,
     /// None when there was no room for it.
     pub thread: Option<*mut ThreadState>,
     regs: *const pt_regs,
-    /// Load address of the libc that was called.
-    pub base: u64,
-    pub sp: u64,
-    /// Where the return address lies.
-    pub slot: u64,
     pub entry: u8,
     /// Calls are counted at this depth.
     pub counts: bool,
 }
+
+// As `keep` writes them in one word.
+const _: () = assert!(offset_of!(Frame, entry) % 8 == 0 && offset_of!(Frame, epoch) == offset_of!(Frame, entry) + 4);
 
 impl Hit {
     #[inline(always)]
@@ -47,34 +50,48 @@ impl Hit {
         }
         // SAFETY: the context of a uprobe is the registers; `process.state` is a value of STATES.
         unsafe {
-            let regs = &*ctx.regs;
-            let site = (*process.state).libc.site[entry as usize];
-            let base = arch::instruction_pointer(regs).wrapping_sub(site);
-            let sp = arch::stack_pointer(regs);
             if let Some(thread) = thread {
-                signals::notice_left(thread, sp);
+                signals::notice_left(thread, arch::stack_pointer(ctx.regs));
             }
             if (*process.state).libc_base == 0 {
-                (*process.state).libc_base = base;
+                (*process.state).libc_base = base_of(ctx.regs, process, entry);
             }
             Some(Self {
                 ids,
                 process,
                 thread,
                 regs: ctx.regs,
-                base,
-                sp,
-                slot: arch::slot(regs, (*process.state).libc.stack_moved[entry as usize]),
                 entry,
                 counts: watched == depth::CALLS,
             })
         }
     }
 
+    /// Load address of the libc that was called.
+    #[inline(always)]
+    pub fn base(&self) -> u64 {
+        // SAFETY: the registers are the context of a uprobe.
+        unsafe { base_of(self.regs, self.process, self.entry) }
+    }
+
+    #[inline(always)]
+    pub fn sp(&self) -> u64 {
+        // SAFETY: the registers are the context of a uprobe.
+        unsafe { arch::stack_pointer(self.regs) }
+    }
+
+    /// Where the return address lies.
+    #[inline(always)]
+    pub fn slot(&self) -> u64 {
+        // SAFETY: a value of STATES.
+        let moved = unsafe { (*self.process.state).libc.stack_moved[self.entry as usize] };
+        self.sp().wrapping_add(u64::from(moved))
+    }
+
     #[inline(always)]
     pub fn return_address(&self) -> u64 {
         // SAFETY: the registers are the context of a uprobe.
-        unsafe { arch::return_address(self.regs, self.slot) }
+        unsafe { arch::return_address(self.regs, self.slot()) }
     }
 
     /// Makes this call the thread's frame.
@@ -88,20 +105,22 @@ impl Hit {
         };
         // SAFETY: a value of THREADS, written to by its own thread alone.
         unsafe {
-            (*thread).calls += 1;
-            (*thread).libc_base = self.base;
-            (*thread).frame = Frame {
-                slot: self.slot,
-                return_address,
-                request,
-                argument,
-                chunk,
-                call: (*thread).calls,
-                entry: self.entry,
-                second_hit: 0,
-                _pad: [0; 2],
-                epoch: (*self.process.state).epoch,
-            };
+            let call = (*thread).calls + 1;
+            (*thread).calls = call;
+            (*thread).libc_base = self.base();
+            // Word by word and volatile: of neighbours that are all zero the compiler makes a call of memset, which goes byte by
+            // byte and costs as much as all else here. The last word is `entry`, zeros in `second_hit` and behind it, and `epoch`.
+            let frame = &raw mut (*thread).frame;
+            (&raw mut (*frame).slot).write_volatile(self.slot());
+            (&raw mut (*frame).return_address).write_volatile(return_address);
+            (&raw mut (*frame).request).write_volatile(request);
+            (&raw mut (*frame).argument).write_volatile(argument);
+            (&raw mut (*frame).chunk).write_volatile(chunk);
+            (&raw mut (*frame).call).write_volatile(call);
+            frame
+                .cast::<u64>()
+                .add(offset_of!(Frame, entry) / 8)
+                .write_volatile(u64::from(self.entry) | u64::from((*self.process.state).epoch) << 32);
         }
     }
 
@@ -137,6 +156,16 @@ impl Hit {
             bump!(process, freed_non_main_blocks);
         }
     }
+}
+
+/// Load address of the libc whose probe at `entry` was hit.
+///
+/// # Safety
+/// `regs` is the context of a uprobe.
+#[inline(always)]
+unsafe fn base_of(regs: *const pt_regs, process: Process, entry: u8) -> u64 {
+    // SAFETY: a value of STATES; the caller vouches for the registers.
+    unsafe { arch::instruction_pointer(regs).wrapping_sub((*process.state).libc.site[entry as usize]) }
 }
 
 /// The size field of the chunk behind a pointer, flag bits included; 0 when it cannot be read.

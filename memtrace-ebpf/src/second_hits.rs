@@ -15,7 +15,7 @@ impl Hit {
     /// That return address lies in libc's own code.
     #[inline(always)]
     fn in_libc(&self, address: u64) -> bool {
-        let address = address.wrapping_sub(self.base);
+        let address = address.wrapping_sub(self.base());
         // SAFETY: a value of STATES.
         let (start, end) = unsafe {
             (
@@ -31,16 +31,16 @@ impl Hit {
     fn inside(&self, outer: *const Frame) -> bool {
         // SAFETY: a frame inside a value of THREADS.
         let slot = unsafe { (*outer).slot };
-        if slot < self.slot {
+        if slot < self.slot() {
             return false;
         }
         let address = self.return_address();
-        if slot == self.slot {
+        if slot == self.slot() {
             // A jump keeps the slot and what is in it.
             return frame::returns_to(outer, address);
         }
         // Else a call, made by libc's own code, while the outer one is on the stack.
-        self.in_libc(address) && frame::on_stack(outer, self.sp) == attribution::DEEPER
+        self.in_libc(address) && frame::on_stack(outer, self.sp()) == attribution::DEEPER
     }
 
     /// This hit is the same allocation that an outer call was counted for.
@@ -62,7 +62,7 @@ impl Hit {
         }
         let aligned = match entry {
             // realloc(NULL, n) ends in malloc; realloc(p, n) calls it when the block cannot be resized.
-            entry::REALLOC if argument == 0 || slot != self.slot => false,
+            entry::REALLOC if argument == 0 || slot != self.slot() => false,
             entry::MEMALIGN | entry::ALIGNED_ALLOC | entry::POSIX_MEMALIGN if argument <= MALLOC_ALIGNMENT => true,
             _ => return false,
         };
@@ -100,8 +100,8 @@ impl Hit {
         if hook.variable == 0 || left & bit == 0 {
             return false;
         }
-        let held = arch::word(self.base.wrapping_add(hook.variable));
-        if held == Some(self.base.wrapping_add(hook.function)) {
+        let held = arch::word(self.base().wrapping_add(hook.variable));
+        if held == Some(self.base().wrapping_add(hook.function)) {
             return true;
         }
         // It does not come back. Two threads that write at once leave one bit too many, which costs a look more.
@@ -147,9 +147,9 @@ impl Hit {
             return false;
         }
         let here = if slot == 0 {
-            kept.slot > self.slot && self.in_libc(self.return_address())
+            kept.slot > self.slot() && self.in_libc(self.return_address())
         } else {
-            slot == self.slot
+            slot == self.slot()
         };
         if here {
             bump!(self.process, second_hits);
@@ -205,7 +205,7 @@ impl Hit {
         {
             return false;
         }
-        let address = self.return_address().wrapping_sub(self.base);
+        let address = self.return_address().wrapping_sub(self.base());
         for site in 0..SPURIOUS_SITES {
             // SAFETY: a value of STATES.
             let known = unsafe { (*self.process.state).libc.spurious_free_returns[site] };
@@ -228,7 +228,7 @@ impl Hit {
             let frame = &raw const (*thread).frame;
             let again = (*frame).entry == entry::FREE
                 && (*frame).argument == pointer
-                && (*frame).slot == self.slot
+                && (*frame).slot == self.slot()
                 && (*frame).epoch == (*self.process.state).epoch;
             if again {
                 (*thread).freed = 1;

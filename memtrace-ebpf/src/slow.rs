@@ -30,7 +30,7 @@ pub fn on_slow_path(ctx: ProbeContext) -> u32 {
         if (*process.state).libc_base == 0 {
             (*process.state).libc_base = base;
         }
-        let slot = arch::slot(&*ctx.regs, (*libc).slow_stack_moved as u32);
+        let slot = arch::stack_pointer(ctx.regs).wrapping_add(u64::from((*libc).slow_stack_moved));
         (*thread).calls += 1;
         let frame = SlowFrame {
             slot,

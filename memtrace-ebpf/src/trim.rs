@@ -19,7 +19,7 @@ pub fn on_malloc_trim(ctx: ProbeContext) -> u32 {
     bump!(hit.process, trims);
     hit.keep(pad, 0, 0);
     let Some(thread) = hit.thread else { return 0 };
-    trim(record::TRIM_BEGIN, hit.ids, hit.process, thread, hit.base, pad, 0);
+    trim(record::TRIM_BEGIN, hit.ids, hit.process, thread, hit.base(), pad, 0);
     0
 }
 
