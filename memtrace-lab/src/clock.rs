@@ -32,3 +32,19 @@ pub fn idle_ms(milliseconds: u64) {
     // SAFETY: reads the structure; a signal only makes it shorter.
     unsafe { libc::nanosleep(&raw const wish, std::ptr::null_mut()) };
 }
+
+/// Sleeps until CLOCK_MONOTONIC shows this time.
+pub fn idle_until(ns: u64) {
+    loop {
+        let now = now_ns();
+        if now >= ns {
+            return;
+        }
+        let wish = libc::timespec {
+            tv_sec: ((ns - now) / 1_000_000_000) as libc::time_t,
+            tv_nsec: ((ns - now) % 1_000_000_000) as libc::c_long,
+        };
+        // SAFETY: reads the structure; a signal only makes it shorter.
+        unsafe { libc::nanosleep(&raw const wish, std::ptr::null_mut()) };
+    }
+}

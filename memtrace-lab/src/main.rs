@@ -20,6 +20,7 @@ mod line;
 mod programs;
 mod random;
 mod stage;
+mod window;
 
 /// Exit status of a wrong command line, as in sysexits.h.
 const EXIT_USAGE: c_int = 64;

@@ -91,6 +91,35 @@ fn read_line() -> bool {
     }
 }
 
+/// Whether there is something to be read on standard input, be it its end.
+pub fn input_waits() -> bool {
+    let mut input = libc::pollfd {
+        fd: libc::STDIN_FILENO,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one structure, as the count says; a time of 0 does not wait.
+    unsafe { libc::poll(&raw mut input, 1, 0) > 0 }
+}
+
+/// Reads a line that is a number; None at the end of the input and for anything else.
+pub fn read_number() -> Option<u64> {
+    let mut number = None;
+    loop {
+        let mut byte = 0u8;
+        // SAFETY: `byte` has room for one byte.
+        match unsafe { libc::read(libc::STDIN_FILENO, (&raw mut byte).cast(), 1) } {
+            1 if byte == b'\n' => return number,
+            1 if byte.is_ascii_digit() => {
+                let digit = u64::from(byte - b'0');
+                number = Some(number.unwrap_or(0u64).checked_mul(10)?.checked_add(digit)?);
+            }
+            -1 if line::errno() == libc::EINTR => {}
+            _ => return None,
+        }
+    }
+}
+
 /// Resident bytes. The rollup adds up the page tables; the counters of statm may lag by some pages on each CPU.
 fn resident() -> u64 {
     const ROLLUP: &CStr = c"/proc/self/smaps_rollup";

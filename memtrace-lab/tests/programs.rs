@@ -159,3 +159,74 @@ fn a_wrong_command_line_is_refused() {
     }
     assert!(lab(&["list"]).status.success());
 }
+
+/// What a program that is told to work in windows answers.
+fn windows(words: &[&str], milliseconds: &[u64]) -> Vec<Facts> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_memtrace-lab"))
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starting the lab");
+    let mut input = child.stdin.take().expect("a pipe");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let mut next = || lines.next().expect("a line").expect("a line");
+    assert!(next().starts_with("ready pid="));
+    let answers = milliseconds
+        .iter()
+        .map(|milliseconds| {
+            writeln!(input, "{milliseconds}").expect("it listens");
+            facts(&next())
+        })
+        .collect();
+    drop(input);
+    assert!(child.wait().expect("its end").success());
+    answers
+}
+
+#[test]
+fn work_is_done_in_windows_and_counted() {
+    for words in [
+        &["churn"][..],
+        &[
+            "churn",
+            "--threads",
+            "5",
+            "--slots",
+            "40",
+            "--low",
+            "16",
+            "--high",
+            "2000",
+        ],
+        &["system-calls"],
+        &["system-calls", "--memory", "1", "--rate", "2000"],
+    ] {
+        for window in windows(words, &[30, 60]) {
+            assert!(number(&window, "work") > 0, "{words:?}: {window:?}");
+            assert!(number(&window, "ns") >= 30_000_000, "{words:?}: {window:?}");
+            assert!(
+                number(&window, "gap_ns") <= number(&window, "ns"),
+                "{words:?}: {window:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_rate_is_not_exceeded() {
+    for window in windows(&["system-calls", "--rate", "1000"], &[200, 200]) {
+        let due = number(&window, "ns") / 1_000_000 + 1;
+        assert!(number(&window, "work") <= due, "{window:?}");
+    }
+}
+
+#[test]
+fn checking_verifies_its_children_and_ends_at_the_end_of_its_input() {
+    let output = lab(&["checking", "--exchanges", "3000"]);
+    assert!(output.status.success(), "{output:?}");
+    let output = lab(&["checking"]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("lines are UTF-8");
+    assert!(text.contains("\nintact blocks="), "{text}");
+}

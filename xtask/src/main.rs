@@ -6,6 +6,8 @@
 //! demo    build ->  a trace of `memtrace-lab brk-steps`
 //! test    packages, ebpf, formatting, lints, glibcs, every test  ->  a summary with what was skipped and why
 //! glibcs  other releases' libc6 under target/glibc, for tests
+//! bench   build ->  memtrace, bare probes and peers on the same workloads  ->  tables, figures reached or not
+//! soak    build ->  memtrace comes and goes, a target that checks itself  ->  intact, and nothing left behind
 //! test-kernels  other kernels, arm64 too: QEMU  ->  the kernel tests in each guest  ->  a table
 //! dist    static binaries, packages, manual, completions, bill of materials, checksums  ->  target/dist
 //! ```
@@ -17,16 +19,20 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod archive;
+mod bench;
 mod cross;
 mod demo;
 mod dist;
 mod ebpf;
 mod glibcs;
 mod kernels;
+mod lines;
 mod linker;
 mod old_lab;
 mod packages;
 mod process;
+mod readme;
+mod soak;
 mod test;
 mod toolchain;
 mod workspace;
@@ -63,6 +69,10 @@ enum Verb {
     TestKernels(kernels::Options),
     /// Make what a release hands out: static binaries, packages, manual, completions, bill of materials, checksums
     Dist(dist::Options),
+    /// Race memtrace at each depth against bare probes and its peers, and hold it against the figures it is to reach
+    Bench(bench::Options),
+    /// Attach to a target that checks itself and go, in every way and for minutes: nothing is harmed, nothing left behind
+    Soak(soak::Options),
     /// Unpack the glibc of other Debian releases under target/glibc, for tests
     Glibcs,
 }
@@ -86,6 +96,8 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::RunTest { words } => test::run_one(&words),
         Verb::Dist(options) => dist::dist(&options),
         Verb::TestKernels(options) => kernels::test_kernels(&options),
+        Verb::Bench(options) => bench::bench(&options),
+        Verb::Soak(options) => soak::soak(&options),
         Verb::Glibcs => glibcs::fetch_and_list(),
     }
 }

@@ -50,6 +50,13 @@ pub fn capture(command: &mut Command, doing: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{doing}: {} printed no UTF-8", name(command)))
 }
 
+/// Sends a signal, by its name without SIG, to a process that was started here.
+pub fn signal(pid: u32, name: &str) -> Result<()> {
+    let mut kill = Command::new("sh");
+    kill.args(["-c", &format!("kill -{name} {pid}")]);
+    capture(&mut kill, &format!("sending a {name} signal")).map(drop)
+}
+
 /// The command as a shell would show it.
 pub fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());

@@ -7,7 +7,9 @@ use crate::stage::Stage;
 mod appetite;
 mod arenas;
 mod brk_steps;
+mod checking;
 mod child_job;
+mod churn;
 mod file_cache;
 mod files_held;
 mod knobs;
@@ -18,6 +20,7 @@ mod mixed;
 mod one_at_a_time;
 mod pairs;
 mod random_reads;
+mod system_calls;
 mod threshold;
 
 pub struct Program {
@@ -51,6 +54,9 @@ pub const ALL: &[Program] = &[
     file_cache::PROGRAM,
     files_held::PROGRAM,
     appetite::PROGRAM,
+    churn::PROGRAM,
+    system_calls::PROGRAM,
+    checking::PROGRAM,
 ];
 
 const _: () = {

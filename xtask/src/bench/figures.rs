@@ -1,0 +1,242 @@
+//! The figures that memtrace is to reach, each with what was measured for it.
+//!
+//! Ratios between probes are of the workload's own processor time, which others on the machine disturb least; the budget
+//! is of the throughput that its user sees, which is wall time.
+
+use serde::Serialize;
+
+use super::attach::Attach;
+use super::budget::Budget;
+use super::drain::Drain;
+use super::race::{Results, Sample};
+use super::stats::{Spread, Verdict};
+use super::workload::{Class, Workload};
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    pub what: String,
+    /// The bound and the measurement, in words.
+    pub wanted: String,
+    pub measured: String,
+    pub verdict: Verdict,
+}
+
+/// All that was measured beside the race.
+#[derive(Default, Serialize)]
+pub struct Beside {
+    pub attach: Vec<Attach>,
+    pub drain: Vec<Drain>,
+    pub budget: Vec<Budget>,
+}
+
+pub fn all(results: &Results, beside: &Beside, workloads: &[&Workload]) -> Vec<Figure> {
+    let mut figures = vec![
+        ratio(
+            "calls, the pair: of what two bare probes cost",
+            1.25,
+            results
+                .pairs("pair", "calls", "bare")
+                .filter_map(|(calls, bare)| Some(calls.cpu_ns? / bare.cpu_ns?)),
+        ),
+        ratio(
+            "calls, the pair: of what bpftrace costs",
+            0.2,
+            results
+                .pairs("pair", "calls", "bpftrace")
+                .filter_map(|(calls, peer)| Some(calls.added_cpu_ns()? / peer.added_cpu_ns()?)),
+        ),
+        ratio(
+            "calls, the pair: of what memleak costs",
+            0.2,
+            results
+                .pairs("pair", "calls", "memleak")
+                .filter_map(|(calls, peer)| Some(calls.added_cpu_ns()? / peer.added_cpu_ns()?)),
+        ),
+        ratio(
+            "slow-path, the pair: of no tracer",
+            1.02,
+            results.of("pair", "slow-path").filter_map(Sample::cpu_factor),
+        ),
+        ratio(
+            "slow-path, the mix: of what calls adds",
+            1.0 / 3.0,
+            results
+                .pairs("mix", "slow-path", "calls")
+                .filter_map(|(slow, calls)| Some(slow.added_cpu_ns()? / calls.added_cpu_ns()?)),
+        ),
+    ];
+    for workload in workloads.iter().filter(|workload| workload.class != Class::SystemCalls) {
+        figures.push(ratio(
+            &format!("syscalls, {}: of no tracer", workload.name),
+            1.01,
+            results.of(workload.name, "syscalls").filter_map(Sample::cpu_factor),
+        ));
+    }
+    figures.extend(beside.budget.iter().map(budget));
+    figures.push(drained(&beside.drain));
+    figures.extend(attached(&beside.attach));
+    figures.push(threads(results));
+    figures.push(exact(results));
+    figures
+}
+
+fn ratio(what: &str, bound: f64, values: impl Iterator<Item = f64>) -> Figure {
+    let spread = Spread::of(values);
+    Figure {
+        what: what.to_owned(),
+        wanted: format!("at most {bound:.2} x"),
+        measured: spread.map_or_else(|| "-".to_owned(), |spread| shown(&spread)),
+        verdict: spread.map_or(Verdict::NotMeasured, |spread| spread.at_most(bound)),
+    }
+}
+
+fn shown(spread: &Spread) -> String {
+    format!(
+        "{:.3} x ({:.3} to {:.3}, {} turns)",
+        spread.median, spread.low, spread.high, spread.count
+    )
+}
+
+/// Largest part of its throughput that a workload may lose under the default budget.
+const LOSS: f64 = 0.10;
+
+fn budget(budget: &Budget) -> Figure {
+    let percent = |spread: &Spread| {
+        format!(
+            "{:.1} % ({:.1} to {:.1})",
+            spread.median * 100.0,
+            spread.low * 100.0,
+            spread.high * 100.0
+        )
+    };
+    let cpu = budget
+        .cpu_loss
+        .map(|loss| format!("; of its processor time {}", percent(&loss)))
+        .unwrap_or_default();
+    Figure {
+        what: format!(
+            "auto, {}: throughput lost over {:.0} s with the default budget",
+            budget.workload, budget.seconds
+        ),
+        wanted: "at most 10 %".to_owned(),
+        measured: format!("{}{cpu}", percent(&budget.loss)),
+        verdict: budget.loss.at_most(LOSS),
+    }
+}
+
+fn drained(drains: &[Drain]) -> Figure {
+    const EVENTS: f64 = 100_000.0;
+    let judged = drains.iter().map(|drain| {
+        if drain.lost > 0 || drain.cores > 0.5 || drain.seen != drain.made {
+            Verdict::NotReached
+        } else if drain.events_per_second < EVENTS {
+            // The machine did not give the target what it needs for so many.
+            Verdict::CannotTell
+        } else {
+            Verdict::Reached
+        }
+    });
+    let words = drains.iter().map(|drain| {
+        format!(
+            "{:.0} a second, {:.2} of a core, {} lost, {} of {} seen",
+            drain.events_per_second, drain.cores, drain.lost, drain.seen, drain.made
+        )
+    });
+    Figure {
+        what: "events drained by the user side".to_owned(),
+        wanted: "100 000 a second on half a core, none lost".to_owned(),
+        measured: none_is_dash(words.collect::<Vec<_>>().join("; ")),
+        verdict: Verdict::all(judged),
+    }
+}
+
+fn attached(attaches: &[Attach]) -> Vec<Figure> {
+    let ms = |of: fn(&Attach) -> f64| Spread::of(attaches.iter().map(of));
+    let line = |what: &str, bound: f64, of: fn(&Attach) -> f64| {
+        let spread = ms(of);
+        Figure {
+            what: what.to_owned(),
+            wanted: format!("at most {bound:.0} ms"),
+            measured: spread.map_or_else(
+                || "-".to_owned(),
+                |spread| format!("{:.0} ms ({:.0} to {:.0})", spread.median, spread.low, spread.high),
+            ),
+            verdict: spread.map_or(Verdict::NotMeasured, |spread| spread.at_most(bound)),
+        }
+    };
+    let figure =
+        |of: fn(&Attach) -> f64| ms(of).map_or_else(|| "-".to_owned(), |spread| format!("{:.1} ms", spread.median));
+    let mut attach = line("all probes attached, from the first to the last", 100.0, |attach| {
+        attach.probes_ms
+    });
+    if let Some(first) = attaches.first() {
+        attach.measured += &format!(
+            "; {} probes; {} from memtrace's start",
+            first.probes,
+            figure(|attach| attach.ready_ms)
+        );
+    }
+    let mut detach = line("all probes gone, from the request on", 300.0, |attach| attach.gone_ms);
+    if !attaches.is_empty() {
+        detach.measured += &format!(
+            "; longest pause of the target {} at attach, {} at detach, {} without",
+            figure(|attach| attach.gap_attach_ms),
+            figure(|attach| attach.gap_detach_ms),
+            figure(|attach| attach.gap_base_ms)
+        );
+    }
+    vec![attach, detach]
+}
+
+/// What calls costs over bare probes in 64 threads is no more than what it may in one.
+fn threads(results: &Results) -> Figure {
+    let of = |workload| {
+        let ratios = results
+            .pairs(workload, "calls", "bare")
+            .filter_map(|(calls, bare)| Some(calls.cpu_ns? / bare.cpu_ns?));
+        Spread::of(ratios)
+    };
+    let (one, many) = (of("pair"), of("threads-64"));
+    Figure {
+        what: "calls, 64 threads: of what bare probes cost, against that of one thread".to_owned(),
+        wanted: "no more".to_owned(),
+        measured: match (&one, &many) {
+            (Some(one), Some(many)) => format!("{} against {}", shown(many), shown(one)),
+            _ => "-".to_owned(),
+        },
+        verdict: match (one, many) {
+            (Some(one), Some(many)) if many.low > one.high => Verdict::NotReached,
+            (Some(one), Some(many)) => many.at_most(one.high.max(1.25)),
+            _ => Verdict::NotMeasured,
+        },
+    }
+}
+
+/// Every call that was made while memtrace was attached has been counted, on each workload that knows how many it made.
+fn exact(results: &Results) -> Figure {
+    let turns: Vec<(u64, u64)> = results
+        .samples
+        .iter()
+        .filter(|sample| sample.arm == "calls")
+        .filter_map(|sample| Some((sample.seen?, sample.made?)))
+        .collect();
+    let wrong = turns.iter().filter(|(seen, made)| seen != made).count();
+    let calls: u64 = turns.iter().map(|(_, made)| made).sum();
+    Figure {
+        what: "calls: every malloc counted, up to 64 threads".to_owned(),
+        wanted: "exactly".to_owned(),
+        measured: format!(
+            "{calls} made in {} turns, {wrong} turns with another count",
+            turns.len()
+        ),
+        verdict: match (turns.is_empty(), wrong) {
+            (true, _) => Verdict::NotMeasured,
+            (false, 0) => Verdict::Reached,
+            _ => Verdict::NotReached,
+        },
+    }
+}
+
+fn none_is_dash(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
+}

@@ -1,0 +1,196 @@
+//! What was measured, as text and for the README.
+
+use std::fmt::Write as _;
+
+use super::arm::{self, Arm};
+use super::figures::{Beside, Figure};
+use super::machine::Machine;
+use super::race::Results;
+use super::stats::Spread;
+use super::workload::Workload;
+
+/// All that is shown.
+pub struct Shown<'a> {
+    pub machine: &'a Machine,
+    pub workloads: &'a [&'a Workload],
+    pub arms: &'a [&'static Arm],
+    pub results: &'a Results,
+    pub beside: &'a Beside,
+    pub figures: &'a [Figure],
+    pub missing: &'a [String],
+}
+
+impl Shown<'_> {
+    pub fn text(&self) -> String {
+        let mut text = format!("memtrace bench: {}\n", self.machine.in_words());
+        _ = writeln!(text, "\nSLOW-DOWN FACTORS  (wall time; median, quartiles)\n");
+        aligned(&mut text, &self.rows(Self::factor_with_spread));
+        _ = writeln!(text, "\nNANOSECONDS FOR A UNIT OF WORK  (wall time; median)\n");
+        aligned(&mut text, &self.rows(Self::each));
+        _ = writeln!(text, "\nWORKLOADS AND ARMS\n");
+        for workload in self.workloads {
+            _ = writeln!(
+                text,
+                "  {:14} {} (by the {})",
+                workload.name, workload.about, workload.unit
+            );
+        }
+        for arm in self.arms {
+            _ = writeln!(text, "  {:14} {}", arm.name, arm.about);
+        }
+        _ = writeln!(text, "\nFIGURES\n");
+        for figure in self.figures {
+            _ = writeln!(
+                text,
+                "  {:12} {}: {}",
+                figure.verdict.words(),
+                figure.what,
+                figure.wanted
+            );
+            _ = writeln!(text, "  {:12}   {}", "", figure.measured);
+        }
+        for missing in self.missing {
+            _ = writeln!(text, "missing: {missing}");
+        }
+        for failure in &self.results.failures {
+            _ = writeln!(text, "failed: {} on {}: {}", failure.arm, failure.workload, failure.why);
+        }
+        text
+    }
+
+    /// A table of factors, then the figures.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("Measured on {}.\n\n", self.machine.in_words());
+        _ = writeln!(
+            text,
+            "How many times slower each workload runs (wall time, median), and nanoseconds for each malloc/free pair:\n"
+        );
+        let mut rows = self.rows(Self::factor);
+        if let (Some(pair), Some((head, lines))) = (
+            self.workloads.iter().find(|workload| workload.name == "pair"),
+            rows.split_first_mut(),
+        ) {
+            head.push("ns a pair".to_owned());
+            let names = std::iter::once("none").chain(self.arms.iter().map(|arm| arm.name));
+            for (name, line) in names.zip(lines) {
+                line.push(self.each(pair, name));
+            }
+        }
+        for (i, row) in rows.iter().enumerate() {
+            _ = writeln!(text, "| {} |", row.join(" | "));
+            if i == 0 {
+                _ = writeln!(text, "|---{}|", "|---:".repeat(row.len() - 1));
+            }
+        }
+        text.push('\n');
+        for arm in self.arms {
+            _ = writeln!(text, "- `{}`: {}", arm.name, arm.about);
+        }
+        _ = writeln!(text, "\n| figure | wanted | measured | |\n|---|---|---|---|");
+        for figure in self.figures {
+            _ = writeln!(
+                text,
+                "| {} | {} | {} | {} |",
+                figure.what,
+                figure.wanted,
+                figure.measured,
+                figure.verdict.words()
+            );
+        }
+        text
+    }
+
+    /// A row for each arm, a column for each workload.
+    fn rows(&self, cell: fn(&Self, &Workload, &str) -> String) -> Vec<Vec<String>> {
+        let mut rows = vec![
+            std::iter::once(String::new())
+                .chain(self.workloads.iter().map(|workload| workload.name.to_owned()))
+                .collect(),
+        ];
+        for arm in std::iter::once("none").chain(self.arms.iter().map(|arm| arm.name)) {
+            let cells = self.workloads.iter().map(|workload| cell(self, workload, arm));
+            rows.push(std::iter::once(arm.to_owned()).chain(cells).collect());
+        }
+        rows
+    }
+
+    fn spread(&self, workload: &Workload, arm: &str) -> Option<Spread> {
+        Spread::of(self.results.of(workload.name, arm).map(|sample| sample.factor()))
+    }
+
+    fn factor(&self, workload: &Workload, arm: &str) -> String {
+        if arm == "none" {
+            return "1".to_owned();
+        }
+        if arm == arm::AUTO {
+            let budget = self
+                .beside
+                .budget
+                .iter()
+                .find(|budget| budget.workload == workload.name);
+            return budget.map_or_else(dash, |budget| times(budget.factor));
+        }
+        self.spread(workload, arm)
+            .map_or_else(dash, |spread| times(spread.median))
+    }
+
+    fn factor_with_spread(&self, workload: &Workload, arm: &str) -> String {
+        match self.spread(workload, arm) {
+            Some(spread) => format!(
+                "{} ({}-{})",
+                times(spread.median),
+                times(spread.low),
+                times(spread.high)
+            ),
+            None => self.factor(workload, arm),
+        }
+    }
+
+    fn each(&self, workload: &Workload, arm: &str) -> String {
+        let samples = &self.results.samples;
+        let spread = if arm == "none" {
+            let base = samples.iter().filter(|sample| sample.workload == workload.name);
+            Spread::of(base.map(|sample| sample.base_ns))
+        } else {
+            Spread::of(self.results.of(workload.name, arm).map(|sample| sample.ns))
+        };
+        spread.map_or_else(dash, |spread| nanoseconds(spread.median))
+    }
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+fn times(factor: f64) -> String {
+    match factor {
+        factor if factor < 10.0 => format!("{factor:.2}"),
+        factor if factor < 100.0 => format!("{factor:.1}"),
+        factor => format!("{factor:.0}"),
+    }
+}
+
+fn nanoseconds(ns: f64) -> String {
+    if ns < 100.0 {
+        format!("{ns:.1}")
+    } else {
+        format!("{ns:.0}")
+    }
+}
+
+fn aligned(text: &mut String, rows: &[Vec<String>]) {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in rows {
+        let mut line = String::from("  ");
+        for (i, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+            if i == 0 {
+                _ = write!(line, "{cell:width$}  ");
+            } else {
+                _ = write!(line, "{cell:>width$}  ");
+            }
+        }
+        _ = writeln!(text, "{}", line.trim_end());
+    }
+}
