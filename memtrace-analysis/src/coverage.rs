@@ -82,8 +82,8 @@ fn not_seen(story: &Story) -> Vec<String> {
     let totals = story.ledger.totals();
     say(
         figure(totals, |totals| totals.lost_records),
-        "record was lost since the ring buffer was full: counts are exact, a growth or a return may be missing",
-        "records were lost since the ring buffer was full: counts are exact, growths and returns may be missing",
+        "record was lost, since the ring buffer was full or the kernel skipped one side of a system call: counts are exact, a growth or a return may be missing",
+        "records were lost, since the ring buffer was full or the kernel skipped one side of a system call: counts are exact, growths and returns may be missing",
     );
     say(
         figure(totals, |totals| totals.lost_threads),

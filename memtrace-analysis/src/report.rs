@@ -161,7 +161,7 @@ pub struct Coverage {
     pub end_ns: u64,
     pub duration_ns: u64,
     pub ended: Option<EndReason>,
-    /// Records lost since the ring buffer was full.
+    /// Records lost since the ring buffer was full, or the kernel skipped one side of a system call.
     pub lost_events: u64,
     /// Hits of threads without a slot.
     pub lost_threads: u64,

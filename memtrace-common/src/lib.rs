@@ -421,7 +421,7 @@ pub struct Counters {
     /// Memory system calls by [`syscall`], and how many of them failed.
     pub syscalls: [u64; syscall::COUNT],
     pub syscalls_failed: [u64; syscall::COUNT],
-    /// Records lost since the ring buffer was full.
+    /// Records lost since the ring buffer was full, or the kernel skipped one side of a system call.
     pub lost_records: u64,
     /// Hits and system calls of threads for which there was no room in the thread table: counted, without a frame.
     pub lost_threads: u64,
@@ -606,7 +606,9 @@ pub struct ThreadState {
     pub again: u8,
     /// So many calls of the slow path are still to be told, see [`RequestRecord`].
     pub tell: u8,
-    pub _pad: [u8; 3],
+    /// 1 when the entry of a memory system call has been seen, so that an exit without one tells of a skipped entry.
+    pub entered: u8,
+    pub _pad: [u8; 2],
 }
 
 /// Where the kernel keeps what; found out by the user side, constant for the programs. Offsets are in bytes,

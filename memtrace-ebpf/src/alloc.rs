@@ -8,6 +8,7 @@ use memtrace_common::{MOST_BYTES, entry};
 use crate::count::bump;
 use crate::filter::{self, current_ids};
 use crate::hit::{FLAGS, Hit, argument, chunk_of, moved_argument};
+use crate::stack;
 
 /// malloc, calloc and the memalign family, once it is known that they are calls of their own.
 #[inline(always)]
@@ -198,7 +199,8 @@ pub fn on_free(ctx: ProbeContext) -> u32 {
 
 /// libc begins to free what it keeps for a thread that ends.
 #[uprobe]
-pub fn on_thread_exit(_ctx: ProbeContext) -> u32 {
+pub fn on_thread_exit(ctx: ProbeContext) -> u32 {
+    stack::keep_own(&ctx);
     let Some(ids) = current_ids() else { return 0 };
     let Some((_, Some(thread))) = filter::active_thread(ids) else {
         return 0;

@@ -9,7 +9,7 @@ use memtrace_common::{Frame, ThreadState, depth, entry};
 
 use crate::count::{bump, size_class};
 use crate::filter::{self, Ids, Process, current_ids};
-use crate::{arch, signals};
+use crate::{arch, signals, stack};
 
 /// Flag bits of a chunk's size field.
 pub const IS_MMAPPED: u64 = 2;
@@ -37,6 +37,7 @@ const _: () = assert!(offset_of!(Frame, entry) % 8 == 0 && offset_of!(Frame, epo
 impl Hit {
     #[inline(always)]
     pub fn new(ctx: &ProbeContext, entry: u8) -> Option<Self> {
+        stack::keep_own(ctx);
         let ids = current_ids()?;
         let (process, thread) = filter::active_thread(ids)?;
         // SAFETY: a value of STATES.

@@ -15,6 +15,7 @@
 //! heap     glibc's own books                rss    resident pages
 //! emit     the ring buffer                  count  exact counters
 //! arch     registers                        maps   what is kept, and the constants set by the loader
+//! stack    where a probe's variables lie
 //! ```
 //!
 //! What is rare also goes to a log of its own (aya-log), if the loader asks for it; else the verifier drops it.
@@ -37,6 +38,7 @@ mod rss;
 mod second_hits;
 mod signals;
 mod slow;
+mod stack;
 mod syscalls;
 mod trim;
 

@@ -1,7 +1,7 @@
 //! What is kept between two hits, all of it bounded; and the constants that the loader sets.
 
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray, ProgramArray, Queue, RingBuf};
 use memtrace_common::{Counters, KernelFacts, ProcessState, ThreadState};
 
 // The loader sets the sizes.
@@ -37,6 +37,10 @@ pub static NEW_THREAD: PerCpuArray<ThreadState> = PerCpuArray::with_max_entries(
 /// Holds nothing: its per-CPU copies tell how far apart the CPUs' memories are.
 #[map]
 pub static MEASURE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
+/// Empty, for tail calls that are never made.
+#[map]
+pub static NO_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(1, 0);
 
 /// Set by the loader and frozen, so that the verifier drops the branches that this kernel cannot run.
 #[unsafe(no_mangle)]

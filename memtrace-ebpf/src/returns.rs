@@ -4,11 +4,11 @@ use aya_ebpf::macros::uretprobe;
 use aya_ebpf::programs::RetProbeContext;
 use memtrace_common::{Frame, MOST_BYTES, ThreadState, depth, entry};
 
-use crate::arch;
 use crate::count::bump;
 use crate::filter::{Ids, Process, active_process, current_ids};
 use crate::hit::{FLAGS, IS_MMAPPED, chunk_of};
 use crate::maps::THREADS;
+use crate::{arch, stack};
 
 /// A call that was kept at its entry has returned.
 pub struct Returned {
@@ -22,6 +22,7 @@ impl Returned {
     /// None when the frame kept is another call's, or the same function's from before the trace.
     #[inline(always)]
     pub fn new(ctx: &RetProbeContext, entry: u8) -> Option<Self> {
+        stack::keep_own(ctx);
         let ids = current_ids()?;
         let process = active_process(ids.pid)?;
         let thread = THREADS.get_ptr_mut(&ids.thread_key())?;

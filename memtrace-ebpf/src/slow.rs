@@ -8,10 +8,11 @@ use memtrace_common::{RequestRecord, SlowFrame, depth, record};
 use crate::count::bump;
 use crate::filter::{self, current_ids};
 use crate::hit::argument;
-use crate::{arch, emit};
+use crate::{arch, emit, stack};
 
 #[uprobe]
 pub fn on_slow_path(ctx: ProbeContext) -> u32 {
+    stack::keep_own(&ctx);
     let Some(ids) = current_ids() else { return 0 };
     let Some((process, thread)) = filter::active_thread(ids) else {
         return 0;

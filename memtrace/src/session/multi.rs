@@ -181,7 +181,12 @@ unsafe fn bpf<T>(command: bpf_cmd, attributes: &T) -> io::Result<OwnedFd> {
 /// The kinds of map that the kernel side has.
 fn file_of(map: &Map) -> Option<RawFd> {
     let data: &MapData = match map {
-        Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data) | Map::Queue(data) | Map::RingBuf(data) => data,
+        Map::Array(data)
+        | Map::HashMap(data)
+        | Map::PerCpuArray(data)
+        | Map::ProgramArray(data)
+        | Map::Queue(data)
+        | Map::RingBuf(data) => data,
         _ => return None,
     };
     Some(data.fd().as_fd().as_raw_fd())

@@ -10,7 +10,7 @@ use memtrace::probe::ProbePlan;
 use memtrace::session::{self, Begin, Options, Session};
 use memtrace::target::Target;
 use memtrace_analysis::event::{Capabilities, Event, EventKind, Syscall, Totals};
-use memtrace_test_support::cc;
+use memtrace_test_support::cc::{self, Sources};
 
 /// A program of tests/programs, running and waiting.
 pub struct Program {
@@ -78,7 +78,7 @@ impl Drop for Program {
 }
 
 fn compile(name: &str, binary: &Path) {
-    if cc::copy_ahead(name, &[], binary) {
+    if cc::copy_ahead(Sources::Tests, name, &[], binary) {
         return;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -107,6 +107,8 @@ pub struct Traced {
     pub plan: ProbePlan,
     pub capabilities: Capabilities,
     pub totals: Totals,
+    /// See [`skipped_runs`].
+    pub skipped: u64,
     pub events: Vec<Event>,
     pub said: Vec<String>,
 }
@@ -159,15 +161,30 @@ pub fn trace(mut program: Program) -> Traced {
         let totals = session.totals(program.pid()).unwrap();
         let events = session.pending();
         assert!(session.unknown_records().is_empty(), "{:?}", session.unknown_records());
+        let skipped = skipped_runs();
         Traced {
             pid: program.pid(),
             plan,
             capabilities,
             totals,
+            skipped,
             events,
             said,
         }
     })
+}
+
+/// Runs of this process's BPF programs that the kernel has skipped, of whatever task, as the kernel counts them. Before
+/// 5.12 it does not, and none were seen.
+pub fn skipped_runs() -> u64 {
+    let list = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    let count = |entry: std::io::Result<std::fs::DirEntry>| {
+        // A file that another thread has closed meanwhile is no program.
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
+        let number = text.lines().find_map(|line| line.strip_prefix("recursion_misses:"))?;
+        Some(number.trim().parse::<u64>().unwrap())
+    };
+    list.filter_map(count).sum()
 }
 
 impl Traced {

@@ -1,7 +1,8 @@
 //! The C programs of the tests, compiled ahead: a compiler in a guest would run twenty times slower than here.
 //!
 //! Linked against the oldest glibc, so that they run with every other, or static. The tests take them from the directory that
-//! `MEMTRACE_TEST_PROGRAMS` names instead of compiling, each by the name of its source with its options behind it.
+//! `MEMTRACE_TEST_PROGRAMS` names instead of compiling, each by its
+//! directory and the name of its source with its options behind it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,10 +36,13 @@ pub fn build(cross: &Cross, oldest: &Userland) -> Result<Vec<Installed>> {
     for (directory, flags) in SOURCES {
         for (name, source) in sources(&workspace::root().join("memtrace/tests").join(directory))? {
             let mut add = |file: String, more: &[&str]| {
-                let to = output.join(&file);
+                // Two directories may have sources of one name.
+                let place = Path::new(directory).file_name().context("a directory has a name")?;
+                let to = output.join(place).join(&file);
+                fs::create_dir_all(output.join(place)).with_context(|| format!("making {}", output.display()))?;
                 compile(cross, oldest, &source, &[flags, more].concat(), &to)?;
                 built.push(Installed {
-                    at: Path::new(DIRECTORY).join(file),
+                    at: Path::new(DIRECTORY).join(place).join(file),
                     from: to,
                 });
                 anyhow::Ok(())

@@ -18,15 +18,31 @@ pub fn is_ahead() -> bool {
     std::env::var_os(AHEAD).is_some()
 }
 
-/// Puts a program that was compiled ahead to `output`; false where a compiler is to make it.
-pub fn copy_ahead(name: &str, options: &[&str], output: &Path) -> bool {
+/// Puts a program that was compiled ahead to `output`; false where a compiler is to make it. Sources of two directories may
+/// have the same name: `from` tells the directory.
+pub fn copy_ahead(from: Sources, name: &str, options: &[&str], output: &Path) -> bool {
     let Some(directory) = std::env::var_os(AHEAD) else {
         return false;
     };
-    let from = Path::new(&directory).join(name.to_owned() + &options.concat());
+    let from = match from {
+        Sources::Tests => "programs",
+        Sources::Support => "c",
+    };
+    let from = Path::new(&directory)
+        .join(from)
+        .join(name.to_owned() + &options.concat());
     let copied = std::fs::copy(&from, output);
     copied.unwrap_or_else(|error| panic!("{} was not compiled ahead: {error}", from.display()));
     true
+}
+
+/// Where a source lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sources {
+    /// memtrace/tests/programs
+    Tests,
+    /// support/c
+    Support,
 }
 
 /// How a source is built.
@@ -46,7 +62,7 @@ pub fn compile(name: &str, kind: Kind, oldest: Option<&Release>, scratch: &Scrat
         Kind::Library => format!("lib{name}.so"),
     };
     let output = scratch.file(&file);
-    if copy_ahead(&file, &[], &output) {
+    if copy_ahead(Sources::Support, &file, &[], &output) {
         return output;
     }
     let mut cc = Command::new("cc");
@@ -76,7 +92,7 @@ pub fn compile(name: &str, kind: Kind, oldest: Option<&Release>, scratch: &Scrat
 pub fn build_for(oldest: &Release, name: &str, source: &str, scratch: &Scratch) -> PathBuf {
     let text = scratch.file(&format!("{name}.c"));
     let output = scratch.file(name);
-    if copy_ahead(name, &[], &output) {
+    if copy_ahead(Sources::Tests, name, &[], &output) {
         return output;
     }
     std::fs::write(&text, source).expect("writing a C source");
@@ -96,7 +112,7 @@ pub fn build_for(oldest: &Release, name: &str, source: &str, scratch: &Scratch) 
 pub fn build(compiler: &str, name: &str, source: &str, options: &[&str], scratch: &Scratch) -> Result<PathBuf, String> {
     let text = scratch.file(&format!("{name}.c"));
     let output = scratch.file(name);
-    if copy_ahead(name, options, &output) {
+    if copy_ahead(Sources::Tests, name, options, &output) {
         return Ok(output);
     }
     std::fs::write(&text, source).expect("writing a C source");
