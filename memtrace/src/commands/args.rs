@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use memtrace_analysis::event::Depth;
 
+use super::doctor::DoctorArgs;
 use super::explain::ExplainArgs;
 use super::lab::LabArgs;
 use super::quantity;
@@ -90,6 +91,8 @@ pub enum Verb {
     Lab(LabArgs),
     /// Say why a process's memory does not come back, from malloc's own books
     Explain(ExplainArgs),
+    /// Say what works on this machine, what a trace would cost, and what to do where something is missing
+    Doctor(DoctorArgs),
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! One file for each verb.
 
 pub mod args;
+pub mod doctor;
 pub mod exit;
 pub mod explain;
 mod feed;
@@ -25,5 +26,6 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Probes(args)) => probes::run(&args),
         Some(Verb::Lab(args)) => lab::run(&args),
         Some(Verb::Explain(args)) => explain::run(&args),
+        Some(Verb::Doctor(args)) => doctor::run(&args),
     }
 }

@@ -130,6 +130,13 @@ impl CostClass {
     }
 }
 
+impl CostClass {
+    /// How much dearer than the cheapest class a hit is.
+    pub fn times_cheapest(self) -> f64 {
+        f64::from(self.typical_ns().1) / f64::from(Self::Emulated.typical_ns().1)
+    }
+}
+
 impl fmt::Display for CostClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -1,5 +1,6 @@
 //! Renderers: functions from a report to bytes.
 
+pub mod doctor;
 pub mod events;
 pub mod explain;
 pub mod files;

@@ -25,7 +25,7 @@ pub struct Calibration {
     /// Nanoseconds of one hit.
     pub hit_ns: f64,
     /// Longest time that the child, which did nothing but look at the clock, lost at once while two probes were put in
-    /// place and taken away. On a busy machine other processes have their part in it.
+    /// place and taken away; times at which the CPU was taken away from it for another process do not count.
     pub pause_ns: u64,
 }
 
@@ -259,19 +259,29 @@ fn serve(orders: i32, answers: i32) -> ! {
                     libc::fcntl(0, libc::F_SETFL, libc::O_NONBLOCK);
                     say(0);
                     let mut longest = 0;
+                    let mut preempted = preemptions();
                     let mut before = clock();
                     let mut looks = 0u64;
                     loop {
                         let now = clock();
-                        longest = longest.max(now - before);
-                        before = now;
+                        if now - before > longest {
+                            let since = preemptions();
+                            if since == preempted {
+                                longest = now - before;
+                            }
+                            preempted = since;
+                        }
+                        before = clock();
                         looks += 1;
                         // Asking takes longer than looking.
                         if looks.is_multiple_of(256) {
                             match libc::read(0, (&raw mut order).cast(), 1) {
                                 1 => break,
                                 0 => libc::_exit(0),
-                                _ => before = clock(),
+                                _ => {
+                                    preempted = preemptions();
+                                    before = clock();
+                                }
                             }
                         }
                     }
@@ -288,6 +298,16 @@ fn say(word: u64) {
     let bytes = word.to_ne_bytes();
     // SAFETY: the bytes live through the call. That nobody listens any more shows at the next order.
     unsafe { libc::write(1, bytes.as_ptr().cast(), bytes.len()) };
+}
+
+/// How often this process had to leave the CPU to another one.
+fn preemptions() -> i64 {
+    // SAFETY: zeros are a value of this structure of integers, which is ours.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage.ru_nivcsw
+    }
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.

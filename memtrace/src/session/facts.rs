@@ -36,8 +36,7 @@ pub fn find() -> Found {
     let mut kernel = KernelFacts::UNKNOWN;
     let mut limits = Vec::new();
     namespace(&mut kernel);
-    let cpus = possible_cpus();
-    kernel.shards = cpus.next_power_of_two().clamp(1, MAX_SHARDS);
+    kernel.shards = shards();
 
     let supported = |helper| is_helper_supported(ProgramType::TracePoint, helper).unwrap_or(false);
     if supported(BpfHelper::BPF_FUNC_task_pt_regs) && supported(BpfHelper::BPF_FUNC_get_current_task_btf) {
@@ -129,6 +128,11 @@ fn resident(btf: &Btf<'_>, kernel: &mut KernelFacts) {
             .and_then(|task| btf.field(task, &["rss_stat", "count"]));
         kernel.task_rss = parts.map_or(UNKNOWN_OFFSET, |field| field.offset);
     }
+}
+
+/// So many shards have the counters.
+pub fn shards() -> u32 {
+    possible_cpus().next_power_of_two().clamp(1, MAX_SHARDS)
 }
 
 /// The highest number in "0-3" or "0,2-5", plus one.

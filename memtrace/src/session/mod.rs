@@ -16,6 +16,7 @@ mod diagnostics;
 mod facts;
 mod follow;
 mod held;
+mod memory;
 mod multi;
 mod object;
 mod probed;
@@ -50,8 +51,11 @@ use tables::Tables;
 use unwind::Unwinder;
 
 pub use calibrate::Calibration;
+pub use memory::bound as memory_bound;
+pub use multi::are_there as has_probe_links;
 pub use object::has_kernel_side;
-pub use requirements::check as check_requirements;
+pub use requirements::{check as check_requirements, release as check_release};
+pub use returns::are_safe as return_probes_are_safe;
 pub use tracefs::mount_if_missing;
 
 /// Sizes of what the kernel side keeps; all of it is allocated when it is loaded.

@@ -26,6 +26,11 @@ const OLDEST: Release = Release {
     patch: 0,
 };
 
+/// This kernel has such links, by its release.
+pub fn are_there() -> bool {
+    release().is_some_and(|release| release >= OLDEST)
+}
+
 /// BPF_F_UPROBE_MULTI_RETURN
 const RETURN: u32 = 1;
 
@@ -73,7 +78,7 @@ impl Programs {
     /// Loads the object's uprobe programs; None where this kernel has no such links, or refuses the programs: then aya
     /// loads them, and says why not.
     pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<Option<Self>> {
-        if release().is_none_or(|release| release < OLDEST) {
+        if !are_there() {
             return Ok(None);
         }
         let mut object = Object::parse(object).context("reading the kernel side")?;

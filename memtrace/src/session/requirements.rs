@@ -5,7 +5,7 @@ use std::io;
 
 use anyhow::{Result, bail};
 
-use super::returns::{Release, release};
+use super::returns::{self, Release};
 use crate::privileges::{self, Capabilities, Task};
 
 /// Ring buffers came with it.
@@ -15,13 +15,19 @@ const OLDEST: Release = Release {
     patch: 0,
 };
 
-/// Why the kernel side cannot be loaded here, if so.
-pub fn check() -> Result<()> {
-    if let Some(release) = release()
+/// Whether the kernel is new enough; one whose release cannot be read is taken to be.
+pub fn release() -> Result<()> {
+    if let Some(release) = returns::release()
         && release < OLDEST
     {
         bail!("Linux {release} is too old: memtrace needs {OLDEST} or later, which brought BPF ring buffers");
     }
+    Ok(())
+}
+
+/// Why the kernel side cannot be loaded here, if so.
+pub fn check() -> Result<()> {
+    self::release()?;
     // What cannot be read is found out by trying.
     if let Ok(capabilities) = Capabilities::effective() {
         let missing = privileges::missing(capabilities, &[Task::LoadPrograms, Task::AttachTracepoints]);

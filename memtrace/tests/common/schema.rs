@@ -30,6 +30,13 @@ pub fn check_explain(form: &str, document: &str) {
     assert_eq!(errors(&strict("explain.schema.json", form), &document), [""; 0]);
 }
 
+/// The same for what `memtrace doctor` prints.
+pub fn check_doctor(document: &str) {
+    let document: Value = serde_json::from_str(document).expect("the answer is JSON");
+    assert_eq!(errors(&schema("doctor.schema.json"), &document), [""; 0]);
+    assert_eq!(errors(&strict("doctor.schema.json", "doctor"), &document), [""; 0]);
+}
+
 /// The schema without room for keys that it does not name. It is one of several forms: errors are told better of the
 /// one that is meant.
 fn strict(file: &str, form: &str) -> Value {

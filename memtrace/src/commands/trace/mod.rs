@@ -11,7 +11,7 @@ mod attach;
 mod books;
 mod live;
 mod look;
-mod meter;
+pub(super) mod meter;
 mod pace;
 mod pidfd;
 mod processes;

@@ -1,0 +1,176 @@
+//! The kernel side, tried out: it is loaded, a hit is measured, and a process is watched for a moment.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use memtrace_analysis::event::Depth;
+
+use super::machine::check;
+use crate::commands::trace::meter::Meter;
+use crate::probe::ProbePlan;
+use crate::report::doctor::{Check, Hit, MapSize, Memory, State};
+use crate::session::{self, Begin, Calibration, Options, Session};
+use crate::target::Target;
+
+/// How long a process is watched at a depth.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub struct Trial {
+    /// Why the kernel side does not load.
+    failure: Option<String>,
+    registers: bool,
+    calibration: Result<Calibration, String>,
+    pub rates: Option<Rates>,
+    rates_failure: Option<String>,
+}
+
+/// What a process does to each depth.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    pub calls: Option<Rate>,
+    pub slow_path: Option<Rate>,
+    pub syscalls: Option<Rate>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    pub hits_per_second: f64,
+    /// None where the process used no CPU time meanwhile.
+    pub share: Option<f64>,
+}
+
+/// Leaves nothing behind.
+pub fn try_out(target: Option<&Target>, plan: Option<&ProbePlan>) -> Trial {
+    let mut trial = Trial {
+        failure: None,
+        registers: false,
+        calibration: Err("the kernel side cannot be loaded".to_owned()),
+        rates: None,
+        rates_failure: None,
+    };
+    // A mount namespace is a thread's own: before the runtime has any.
+    let loaded = session::check_requirements()
+        .and_then(|()| session::mount_if_missing())
+        .and_then(|_| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.context("starting the event loop")
+        })
+        .and_then(|runtime| {
+            let inside = runtime.enter();
+            let session = Session::load(&Options::default());
+            drop(inside);
+            session.map(|session| (runtime, session))
+        });
+    let (runtime, mut session) = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            trial.failure = Some(format!("{error:#}"));
+            return trial;
+        }
+    };
+    let inside = runtime.enter();
+    trial.registers = session.capabilities().frame_check;
+    trial.calibration = session.calibrate().map_err(|error| format!("{error:#}"));
+    if let (Some(target), Some(plan)) = (target, plan) {
+        match rates(&mut session, target, plan, trial.calibration.as_ref().ok().copied()) {
+            Ok(rates) => trial.rates = Some(rates),
+            Err(error) => trial.rates_failure = Some(format!("{error:#}")),
+        }
+    }
+    session.detach();
+    drop(session);
+    drop(inside);
+    trial
+}
+
+fn rates(session: &mut Session, target: &Target, plan: &ProbePlan, calibration: Option<Calibration>) -> Result<Rates> {
+    session
+        .add_at(Depth::Calls, target, Some(plan), false, Begin::Now)
+        .with_context(|| format!("attaching to {} (pid {})", target.name, target.pid))?;
+    let look = |session: &mut Session| {
+        let mut meter = Meter::new(calibration, 1.0);
+        meter.begin(target.pid);
+        let before = session.totals(target.pid).map_or(0, |totals| totals.hits);
+        let begin = Instant::now();
+        thread::sleep(LOOK);
+        let mut totals = session.totals(target.pid)?;
+        totals.hits = totals.hits.saturating_sub(before);
+        // What is dear is so at each depth alike; the calls by entry point are of all the time.
+        meter.read(target.pid, &totals, &[]);
+        let seconds = begin.elapsed().as_secs_f64();
+        let cost = meter.cost(target.pid, (0, 0))?;
+        drop(session.pending());
+        Some(Rate {
+            hits_per_second: totals.hits as f64 / seconds,
+            share: (cost.cpu_ns > 0).then(|| cost.trace_ns as f64 / cost.cpu_ns as f64),
+        })
+    };
+    let calls = look(session);
+    let slow_path = if session.has_slow_path() {
+        session.change_depth(Depth::SlowPath, || ())?;
+        look(session)
+    } else {
+        None
+    };
+    session.change_depth(Depth::Syscalls, || ())?;
+    Ok(Rates {
+        calls,
+        slow_path,
+        syscalls: look(session),
+    })
+}
+
+impl Trial {
+    pub fn check(&self) -> Check {
+        match &self.failure {
+            None => check("kernel side", State::Ok, "loads, and the kernel has verified it", None),
+            Some(why) => check("kernel side", State::Missing, why.clone(), None),
+        }
+    }
+
+    pub fn obstacle(&self) -> Option<String> {
+        self.failure
+            .as_ref()
+            .map(|_| "the kernel side cannot be loaded, see CHECKS".to_owned())
+    }
+
+    pub fn without_registers(&self) -> Option<String> {
+        (self.failure.is_none() && !self.registers)
+            .then(|| "this kernel does not show a task's registers at a system call (before 5.15)".to_owned())
+    }
+
+    pub fn hit_ns(&self) -> Option<f64> {
+        self.calibration.as_ref().ok().map(|calibration| calibration.hit_ns)
+    }
+
+    pub fn hit(&self) -> Hit {
+        Hit {
+            ns: self.hit_ns(),
+            pause_ns: self.calibration.as_ref().ok().map(|calibration| calibration.pause_ns),
+            unknown: self.calibration.as_ref().err().cloned(),
+        }
+    }
+
+    pub fn rates_unknown(&self) -> Option<String> {
+        Some(match &self.rates_failure {
+            Some(why) => format!("not measured: {why}"),
+            None => "not measured: there was nothing to probe".to_owned(),
+        })
+    }
+}
+
+/// What the kernel side takes, at the sizes that a trace has when nothing else is said.
+pub fn memory() -> Memory {
+    let maps: Vec<MapSize> = session::memory_bound(&Options::default())
+        .into_iter()
+        .map(|(name, bytes)| MapSize {
+            name: name.to_owned(),
+            bytes,
+        })
+        .collect();
+    Memory {
+        bytes: maps.iter().map(|map| map.bytes).sum(),
+        maps,
+    }
+}
