@@ -52,7 +52,7 @@ pub enum EventKind {
     Sample(Sample),
     /// What is mapped executable, so that code addresses get names; sent at the start, and when a new one shows up.
     Modules(Vec<Module>),
-    /// Time passes (for a live view and for the end of the trace).
+    /// Time passes (for a live view and for the end of the trace): all records of before then have been read.
     Tick,
     /// The trace ends here.
     End {

@@ -4,6 +4,9 @@
 //! in the buffer. An event is held back until one that is `WINDOW_NS` younger has been seen, or too many wait. One that
 //! comes later than that is passed on as it is, and counted. Equal times keep the order of arrival, which is the
 //! thread's own order.
+//!
+//! What was read from outside says nothing of how far the buffer has been read, which may be far behind: only records,
+//! and ticks, which come when all records before them have been read, set others free.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -30,10 +33,24 @@ impl Sequence {
         if event.time_ns < self.passed_ns {
             self.late = self.late.saturating_add(1);
         }
-        if matches!(event.kind, EventKind::End { .. }) {
-            self.newest_ns = u64::MAX;
-        } else {
-            self.newest_ns = self.newest_ns.max(event.time_ns);
+        match event.kind {
+            EventKind::End { .. } => self.newest_ns = u64::MAX,
+            EventKind::Tick
+            | EventKind::Syscall(_)
+            | EventKind::TrimBegin(_)
+            | EventKind::TrimEnd(_)
+            | EventKind::Fork { .. }
+            | EventKind::Exec
+            | EventKind::ThreadStart { .. }
+            | EventKind::ThreadExit
+            | EventKind::ProcessExit { .. } => self.newest_ns = self.newest_ns.max(event.time_ns),
+            EventKind::Start(_)
+            | EventKind::Totals(_)
+            | EventKind::Sample(_)
+            | EventKind::Modules(_)
+            | EventKind::Look { .. }
+            | EventKind::Watching(_)
+            | EventKind::Cost(_) => {}
         }
         let place = self.waiting.partition_point(|waiting| waiting.time_ns <= event.time_ns);
         self.waiting.insert(place, event);
@@ -92,6 +109,26 @@ mod tests {
         }
         out.extend(sequence.waiting().iter().map(|event| (event.time_ns, event.tid)));
         (out, sequence.late())
+    }
+
+    #[test]
+    fn what_is_read_from_outside_does_not_let_records_pass_out_of_order() {
+        let sample = Event {
+            kind: EventKind::Modules(Vec::new()),
+            ..event(1_000_000_000, 9)
+        };
+        let mut sequence = Sequence::default();
+        let mut out = Vec::new();
+        // A look at the process while the buffer holds records of long ago, which two CPUs have mixed.
+        let records = [(10, 0), (9, 1), (12, 2), (11, 3)].map(|(time, tid)| event(time, tid));
+        for event in [sample].into_iter().chain(records) {
+            sequence.push(event);
+            out.extend(passed(&mut sequence));
+        }
+        sequence.push(event(2_000_000_000, 8));
+        out.extend(passed(&mut sequence));
+        assert_eq!(out, [(9, 1), (10, 0), (11, 3), (12, 2), (1_000_000_000, 9)]);
+        assert_eq!(sequence.late(), 0);
     }
 
     proptest! {

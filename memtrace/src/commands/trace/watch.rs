@@ -98,7 +98,10 @@ impl<'a, 'o> Watch<'a, 'o> {
                     }
                 }
                 () = until(self.pace.as_ref().map(Pace::until)) => self.decide()?,
-                _ = stream_tick.tick(), if streaming => self.tell_time()?,
+                _ = stream_tick.tick(), if streaming => {
+                    let drained_ns = self.drain()?;
+                    self.tell_time(drained_ns)?;
+                }
                 () = until(deadline) => return Ok(reason),
                 () = stop.asked(), if reason == EndReason::TimeUp => {
                     reason = EndReason::Interrupted;
@@ -205,22 +208,29 @@ impl<'a, 'o> Watch<'a, 'o> {
     }
 
     fn tick(&mut self) -> anyhow::Result<()> {
-        let events = self.session.pending();
-        self.pass_on(events)?;
+        let drained_ns = self.drain()?;
         self.look_again(true)?;
         for pid in self.processes.pids() {
             self.totals(pid)?;
             self.cost(pid)?;
             self.sample(pid)?;
         }
-        self.tell_time()?;
+        self.tell_time(drained_ns)?;
         self.feed.flush();
         Ok(())
     }
 
-    fn tell_time(&mut self) -> anyhow::Result<()> {
+    /// Takes what is in the buffer; when that began.
+    fn drain(&mut self) -> anyhow::Result<u64> {
+        let began_ns = look::now_ns();
+        let events = self.session.pending();
+        self.pass_on(events)?;
+        Ok(began_ns)
+    }
+
+    fn tell_time(&mut self, now_ns: u64) -> anyhow::Result<()> {
         for pid in self.processes.pids() {
-            self.push(pid, EventKind::Tick)?;
+            self.push_at(now_ns, pid, EventKind::Tick)?;
         }
         Ok(())
     }
