@@ -26,7 +26,7 @@ pub fn release() -> Option<Release> {
     parse(&fs::read_to_string("/proc/sys/kernel/osrelease").ok()?)
 }
 
-fn parse(text: &str) -> Option<Release> {
+pub fn parse(text: &str) -> Option<Release> {
     let numbers = text.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
     let mut parts = numbers.split('.').map(str::parse::<u32>);
     Some(Release {

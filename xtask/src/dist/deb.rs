@@ -163,7 +163,8 @@ fn copyright() -> Result<String> {
     let mut text = String::from(
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\
          Upstream-Name: memtrace\n\
-         Comment: The licences of the crates compiled in are in THIRD-PARTY.txt beside this file.\n\n\
+         Comment: The licences of the crates compiled in are in THIRD-PARTY.txt beside this file. The kernel side inside\n \
+         memtrace is also under GPL-2.0, whose text Debian has in /usr/share/common-licenses/GPL-2.\n\n\
          Files: *\nCopyright: The memtrace authors\nLicense: MIT or Apache-2.0\n",
     );
     for (name, file) in [("MIT", "LICENSE-MIT"), ("Apache-2.0", "LICENSE-APACHE")] {
