@@ -13,23 +13,28 @@ pub mod page_cache;
 pub mod proc_file;
 pub mod process_memory;
 pub mod stop;
+mod threads;
 
 use crate::page_size::page_size;
 use crate::sentence;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use memtrace_analysis::glibc::account::Surroundings;
 use memtrace_analysis::glibc::explain::{Inputs, explain};
 use memtrace_analysis::glibc::image::{Header, LibraryFacts, Recorder};
 use memtrace_analysis::glibc::look::{Look, Taken, Target};
-use memtrace_analysis::glibc::{Anatomy, Heap, Mapping, Problem, Residency};
+use memtrace_analysis::glibc::{Heap, Mapping, Problem, Residency};
 
+use self::library::Library;
 use self::process_memory::ProcessMemory;
 use self::stop::Stopped;
+use self::threads::Threads;
 
 /// Looks at a process that runs on until it is called torn.
 const TRIES: u32 = 4;
+/// Between two looks that find the same fault, so that a thread in the midst of a change can finish it.
+const BREATH: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LookOptions {
@@ -95,6 +100,8 @@ struct Reading {
     residency: Residency,
     heap: Result<Heap, String>,
     words: Vec<(u64, u64)>,
+    /// As the reading ended.
+    threads: Threads,
 }
 
 impl Reading {
@@ -102,8 +109,8 @@ impl Reading {
         self.heap.as_ref().map_or(0, |heap| heap.problems.len())
     }
 
-    /// The same did not fit together before: no motion, but damage.
-    fn is_same_damage(&self, before: &Reading) -> bool {
+    /// The same did not fit together before.
+    fn has_the_fault_of(&self, before: &Reading) -> bool {
         match (&before.heap, &self.heap) {
             (Ok(before), Ok(now)) => {
                 before.is_torn() && before.problems == now.problems && !now.problems.iter().any(Problem::is_motion)
@@ -121,10 +128,6 @@ pub fn take(pid: u32, options: LookOptions) -> Result<Capture> {
     let threads = proc_file::thread_ids(pid)?.len() as u32;
     // What does not change is read before the process is stopped.
     let library = library::find(pid, &mappings::read_maps(pid)?).map_err(|error| sentence::of(&error));
-    let books = library
-        .as_ref()
-        .map(|library| (&library.anatomy, library.base))
-        .map_err(Clone::clone);
     let mut not_seen = Vec::new();
 
     let stopped = if options.stop {
@@ -132,12 +135,21 @@ pub fn take(pid: u32, options: LookOptions) -> Result<Capture> {
     } else {
         None
     };
-    let mut best = read(pid, &books, page, options, &mut not_seen)?;
-    let (mut retries, mut damaged) = (0, false);
+    let mut best = read(pid, &library, page, options, &mut not_seen)?;
+    let (mut retries, mut persisted, mut damaged) = (0, 0, false);
     while stopped.is_none() && best.problems() > 0 && !damaged && retries + 1 < TRIES {
         retries += 1;
-        let again = read(pid, &books, page, options, &mut not_seen)?;
-        damaged = again.is_same_damage(&best);
+        let again = read(pid, &library, page, options, &mut not_seen)?;
+        if again.has_the_fault_of(&best) {
+            // What no thread can be changing does not come right. What a thread may be changing has to outlast several of
+            // its changes: it may come by the same place again.
+            let still = again.threads.none_in_malloc() && best.threads.none_in_malloc();
+            persisted += u32::from(again.threads.have_moved_on_since(&best.threads));
+            damaged = still || persisted + 1 == TRIES;
+            if !damaged {
+                std::thread::sleep(BREATH);
+            }
+        }
         if again.problems() <= best.problems() {
             best = again;
         }
@@ -145,8 +157,10 @@ pub fn take(pid: u32, options: LookOptions) -> Result<Capture> {
     if stopped.is_some()
         && let Ok(heap) = &best.heap
     {
-        // A thread that was stopped inside of malloc has the arena's lock, and may have left things half done.
-        damaged = heap.is_torn() && !heap.arenas.iter().any(|arena| arena.books.locked);
+        // A thread that was stopped inside of malloc may have left things half done; with others beside it, it has the
+        // arena's lock.
+        let locked = heap.arenas.iter().any(|arena| arena.books.locked);
+        damaged = heap.is_torn() && !locked && best.threads.none_in_malloc();
     }
     let stack_pointers = proc_file::stack_pointers(pid);
     let stood_still = stopped.as_ref().map(Stopped::elapsed);
@@ -203,7 +217,7 @@ pub fn take(pid: u32, options: LookOptions) -> Result<Capture> {
 
 fn read(
     pid: u32,
-    books: &Result<(&Anatomy, u64), String>,
+    library: &Result<Library, String>,
     page: u64,
     options: LookOptions,
     not_seen: &mut Vec<String>,
@@ -218,7 +232,8 @@ fn read(
     });
     let memory = ProcessMemory::new(pid, &residency);
     let mut words = Vec::new();
-    let heap = books.clone().and_then(|(anatomy, base)| {
+    let heap = library.as_ref().map_err(Clone::clone).and_then(|library| {
+        let (anatomy, base) = (&library.anatomy, library.base);
         let heap = if options.keep_words {
             let recorder = Recorder::new(&memory);
             let heap = Heap::read(&recorder, anatomy, base, &mappings, &residency);
@@ -229,11 +244,14 @@ fn read(
         };
         heap.map_err(|error| format!("{error}"))
     });
+    let path = library.as_ref().ok().map(|library| library.path.as_str());
+    let threads = Threads::now(pid, &mappings, path);
     Ok(Reading {
         mappings,
         residency,
         heap,
         words,
+        threads,
     })
 }
 
