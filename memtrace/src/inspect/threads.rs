@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn where_a_thread_is() {
-        let code = [0x7000..0x8000];
+        let code = [0x7000..0x8000, 0x9000..0xa000];
         for (text, expected) in [
             ("running\n", true),
             ("-1 0x7ffc0000 0x7123\n", true),
