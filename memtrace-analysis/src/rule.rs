@@ -109,6 +109,18 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_64_kib_round_every_step_up_to_them() {
+        const LARGE: u64 = 64 << 10;
+        // 80 + 128 KiB + 32 bytes are a little more than two pages.
+        assert_eq!(break_step(80, 131_072, 0, LARGE), Some(192 << 10));
+        // What is left at the top pays for what is over the second page.
+        assert_eq!(break_step(80, 131_072, 112, LARGE), Some(128 << 10));
+        assert_eq!(break_trim(131_072 * 2, 131_072, LARGE), Some(64 << 10));
+        assert_eq!(arena_step(80, 0, LARGE), Some(64 << 10));
+        assert_eq!(mapped_block(131_088, 8, LARGE), Some(192 << 10));
+    }
+
+    #[test]
     fn huge_steps_end_on_huge_pages() {
         assert_eq!(
             break_step_huge(80, 131_072, 0, 0x55_5555_5000, HUGE_PAGE),
