@@ -58,7 +58,7 @@ fn losses_are_said(report: &Value, differences: &mut Differences) {
     }
     let said = report["coverage"]["not_seen"]
         .to_string()
-        .contains("lost since the ring");
+        .contains("lost, since the ring");
     if said != (lost > 0) {
         differences.add(format!("{lost} records lost, said: {said}"));
     }
