@@ -30,7 +30,7 @@ fn several_processes_have_a_part_each() {
     let reports = [fixture::brk_steps(), fixture::troubled()];
     let text = text::render(&reports, Style::PLAIN);
     assert_eq!(text.matches("memtrace: ").count(), 2);
-    let document: serde_json::Value = serde_json::from_str(&json::document(&reports).unwrap()).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&json::document(&reports, 0).unwrap()).unwrap();
     assert_eq!(document["report_version"], 1);
     assert_eq!(document["processes"][0]["calls"]["malloc"], 10_002);
     assert_eq!(document["processes"][1]["coverage"]["lost_events"], 3);
@@ -39,20 +39,20 @@ fn several_processes_have_a_part_each() {
 #[test]
 fn one_process_is_the_document_itself() {
     let report = fixture::brk_steps();
-    let document = json::document(std::slice::from_ref(&report)).unwrap();
+    let document = json::document(std::slice::from_ref(&report), 0).unwrap();
     let back: memtrace_analysis::report::Report = serde_json::from_str(&document).unwrap();
     assert_eq!(back, report);
-    let last: serde_json::Value = serde_json::from_str(&json::last_line(&[report]).unwrap()).unwrap();
+    let last: serde_json::Value = serde_json::from_str(&json::last_line(&[report], 0).unwrap()).unwrap();
     assert_eq!(last["event"], "report");
     assert_eq!(last["report"]["target"]["pid"], 4242);
 }
 
 #[test]
 fn documents_keep_the_schema() {
-    schema::check(&json::document(&[fixture::brk_steps()]).unwrap());
-    schema::check(&json::document(&[fixture::troubled()]).unwrap());
-    schema::check(&json::document(&[fixture::syscalls_only()]).unwrap());
-    schema::check(&json::document(&[fixture::brk_steps(), fixture::troubled()]).unwrap());
+    schema::check(&json::document(&[fixture::brk_steps()], 0).unwrap());
+    schema::check(&json::document(&[fixture::troubled()], 0).unwrap());
+    schema::check(&json::document(&[fixture::syscalls_only()], 0).unwrap());
+    schema::check(&json::document(&[fixture::brk_steps(), fixture::troubled()], 0).unwrap());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Where live events and recorded ones go the same way: kept, analysed, shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use anyhow::Context;
 use memtrace_analysis::Analyzer;
@@ -12,11 +12,19 @@ use super::output::Output;
 use super::record::Recorder;
 use crate::report::events;
 
+/// Processes that have ended and are still reported on.
+const MOST_ENDED: usize = 1000;
+
 /// One analysis for each process, in the order in which they came up.
 pub struct Feed<'a> {
     output: &'a Output<'a>,
     recorder: Option<Recorder>,
-    analyses: Vec<Analyzer>,
+    /// By a number that goes up.
+    analyses: BTreeMap<usize, Analyzer>,
+    next: usize,
+    /// Those of processes that have ended, the first to end first.
+    ended: VecDeque<usize>,
+    omitted: u64,
     /// Process id -> its place in `analyses`. Ids come back, so the latest process that bears one counts.
     current: BTreeMap<u32, usize>,
 }
@@ -26,7 +34,10 @@ impl<'a> Feed<'a> {
         Self {
             output,
             recorder,
-            analyses: Vec::new(),
+            analyses: BTreeMap::new(),
+            next: 0,
+            ended: VecDeque::new(),
+            omitted: 0,
             current: BTreeMap::new(),
         }
     }
@@ -42,13 +53,21 @@ impl<'a> Feed<'a> {
             self.current.remove(&child);
         }
         let pid = event.pid;
+        let ends = matches!(event.kind, EventKind::End { .. });
+        let streams = self.output.streams();
         let index = self.analysis(pid);
-        if !self.output.streams() {
-            self.analyses[index].push(event);
-            return Ok(());
+        let analysis = self.analyses.entry(index).or_default();
+        let news = if streams {
+            analysis.push_and_tell(event)
+        } else {
+            analysis.push(event);
+            Vec::new()
+        };
+        if ends {
+            self.ended(index);
         }
         let mut lines = String::new();
-        for news in self.analyses[index].push_and_tell(event) {
+        for news in news {
             lines += &events::line(pid, &news).context("rendering an event as JSON")?;
         }
         if lines.is_empty() {
@@ -63,14 +82,19 @@ impl<'a> Feed<'a> {
     }
 
     pub fn reports(&self) -> Vec<Report> {
-        self.analyses.iter().map(Analyzer::report).collect()
+        self.analyses.values().map(Analyzer::report).collect()
+    }
+
+    /// Processes that have ended and are left out of the reports, since there were more than are remembered.
+    pub const fn omitted(&self) -> u64 {
+        self.omitted
     }
 
     /// A few figures of each process that is, or was last, known by its id.
     pub fn live(&self) -> Vec<Live> {
         self.current
             .values()
-            .filter_map(|index| self.analyses.get(*index))
+            .filter_map(|index| self.analyses.get(index))
             .map(Analyzer::live)
             .collect()
     }
@@ -88,11 +112,23 @@ impl<'a> Feed<'a> {
     }
 
     fn analysis(&mut self, pid: u32) -> usize {
-        let next = self.analyses.len();
-        let index = *self.current.entry(pid).or_insert(next);
-        if index == next {
-            self.analyses.push(Analyzer::new());
+        let index = *self.current.entry(pid).or_insert(self.next);
+        if index == self.next {
+            self.next += 1;
         }
         index
+    }
+
+    /// A server may fork for ever: of those that have ended, only so many are remembered.
+    fn ended(&mut self, index: usize) {
+        self.ended.push_back(index);
+        if self.ended.len() <= MOST_ENDED {
+            return;
+        }
+        if let Some(oldest) = self.ended.pop_front() {
+            self.analyses.remove(&oldest);
+            self.current.retain(|_, index| *index != oldest);
+            self.omitted += 1;
+        }
     }
 }

@@ -9,6 +9,7 @@ use anyhow::Context;
 use memtrace_analysis::report::Report;
 
 use super::args::{Form, OutputArgs};
+use super::exit::say;
 use crate::report::style::Style;
 use crate::report::{json, text};
 
@@ -60,7 +61,8 @@ impl<'a> Output<'a> {
     /// Writes the reports as the command line asks.
     ///
     /// Beside a stream of events, standard output has room for JSON only: one line more. Text goes to standard error.
-    pub fn deliver(&self, reports: &[Report]) -> anyhow::Result<()> {
+    /// `omitted`: processes that there was no room for.
+    pub fn deliver(&self, reports: &[Report], omitted: u64) -> anyhow::Result<()> {
         let args = self.args;
         let streaming = args.events && args.report_to.is_none();
         let style = match (&args.report_to, streaming) {
@@ -70,9 +72,14 @@ impl<'a> Output<'a> {
         };
         let rendered = match (args.output, streaming) {
             (Form::Text, _) => text::render(reports, style),
-            (Form::Json, false) => json::document(reports).context("rendering the report as JSON")?,
-            (Form::Json, true) => json::last_line(reports).context("rendering the report as JSON")?,
+            (Form::Json, false) => json::document(reports, omitted).context("rendering the report as JSON")?,
+            (Form::Json, true) => json::last_line(reports, omitted).context("rendering the report as JSON")?,
         };
+        if omitted > 0 {
+            say(&format!(
+                "{omitted} processes that had ended earlier are left out of the report, which holds the last ones"
+            ));
+        }
         match &self.report {
             Some((path, file)) => {
                 replace(file, &rendered).with_context(|| format!("writing the report to {}", path.display()))

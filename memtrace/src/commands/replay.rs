@@ -41,7 +41,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<Exit> {
         end.with_context(context)?;
         bail!("replaying {shown}: the trace holds no event");
     }
-    output.deliver(&reports)?;
+    output.deliver(&reports, feed.omitted())?;
     let mut exit = Exit::Success;
     if undecodable + unknown > 0 {
         say(&format!(

@@ -10,19 +10,20 @@ use super::plain::escape_json;
 struct Several<'a> {
     report_version: u32,
     processes: &'a [Report],
+    processes_omitted: u64,
 }
 
-/// Indented, with a line end.
-pub fn document(reports: &[Report]) -> Result<String, serde_json::Error> {
+/// Indented, with a line end. `omitted`: processes that there was no room for.
+pub fn document(reports: &[Report], omitted: u64) -> Result<String, serde_json::Error> {
     let text = match reports {
         [report] => serde_json::to_string_pretty(report)?,
-        processes => serde_json::to_string_pretty(&several(processes))?,
+        processes => serde_json::to_string_pretty(&several(processes, omitted))?,
     };
     Ok(escape_json(&text).into_owned() + "\n")
 }
 
 /// The same in one line, as the last object of a stream of events: `{"event":"report","report":{...}}`.
-pub fn last_line(reports: &[Report]) -> Result<String, serde_json::Error> {
+pub fn last_line(reports: &[Report], omitted: u64) -> Result<String, serde_json::Error> {
     #[derive(Serialize)]
     struct Last<T> {
         event: &'static str,
@@ -33,15 +34,16 @@ pub fn last_line(reports: &[Report]) -> Result<String, serde_json::Error> {
         [report] => serde_json::to_string(&Last { event, report })?,
         processes => serde_json::to_string(&Last {
             event,
-            report: several(processes),
+            report: several(processes, omitted),
         })?,
     };
     Ok(escape_json(&text).into_owned() + "\n")
 }
 
-const fn several(processes: &[Report]) -> Several<'_> {
+const fn several(processes: &[Report], processes_omitted: u64) -> Several<'_> {
     Several {
         report_version: REPORT_VERSION,
         processes,
+        processes_omitted,
     }
 }

@@ -17,9 +17,9 @@ use super::unwind::{Registers, Unwinder, Way};
 /// Turns records into events. Keeps what it needs to know of the processes' libcs.
 pub struct Decoder {
     page_size: u64,
-    libraries: Vec<(FileId, Option<Unwinder>)>,
+    libraries: HashMap<FileId, Option<Unwinder>>,
     /// Which of them a process has; a child has its parent's.
-    library_of: HashMap<u32, usize>,
+    library_of: HashMap<u32, FileId>,
     /// System calls whose request is still to be told.
     held: Held,
     /// By process and thread.
@@ -37,7 +37,7 @@ impl Decoder {
     pub fn new(page_size: u64) -> Self {
         Self {
             page_size,
-            libraries: Vec::new(),
+            libraries: HashMap::new(),
             library_of: HashMap::new(),
             held: Held::default(),
             unseen: HashMap::new(),
@@ -48,30 +48,29 @@ impl Decoder {
 
     /// Whether that library's frames can be followed already.
     pub fn knows(&self, file: FileId) -> bool {
-        self.libraries.iter().any(|(known, _)| *known == file)
+        self.libraries.contains_key(&file)
     }
 
     /// The libc of a process; `unwinder` is looked at when the library is new. Tells whether its frames can be followed.
     pub fn set_library(&mut self, pid: u32, file: FileId, unwinder: Option<Unwinder>) -> bool {
-        let index = match self.libraries.iter().position(|(known, _)| *known == file) {
-            Some(index) => index,
-            None => {
-                self.libraries.push((file, unwinder));
-                self.libraries.len() - 1
-            }
-        };
-        self.library_of.insert(pid, index);
-        self.libraries[index].1.is_some()
+        let known = self.libraries.entry(file).or_insert(unwinder).is_some();
+        self.library_of.insert(pid, file);
+        known
     }
 
     /// For following frames through a process's libc.
     pub fn unwinder(&mut self, pid: u32) -> Option<&mut Unwinder> {
         let &library = self.library_of.get(&pid)?;
-        self.libraries.get_mut(library)?.1.as_mut()
+        self.libraries.get_mut(&library)?.as_mut()
     }
 
     pub fn forget(&mut self, pid: u32) {
-        self.library_of.remove(&pid);
+        // What no process has any more takes room for nothing.
+        if let Some(library) = self.library_of.remove(&pid)
+            && !self.library_of.values().any(|other| *other == library)
+        {
+            self.libraries.remove(&library);
+        }
         self.unseen.retain(|(of, _), _| *of != pid);
         self.bereft.remove(&pid);
     }
@@ -110,9 +109,9 @@ impl Decoder {
         }
     }
 
-    /// Adds what still waits, as it is.
-    pub fn flush(&mut self, events: &mut Vec<Event>) {
-        self.held.flush(None, events);
+    /// Adds what still waits, as it is; of one process, or of all.
+    pub fn flush(&mut self, of: Option<u32>, events: &mut Vec<Event>) {
+        self.held.flush(of, events);
     }
 
     /// What the slow path was asked for, just after a system call.
@@ -258,7 +257,7 @@ impl Decoder {
         };
         let unseen = self.unseen.entry((pid, tid)).or_default();
         let library = self.library_of.get(&pid).copied();
-        let unwinder = library.and_then(|library| self.libraries.get_mut(library)?.1.as_mut());
+        let unwinder = library.and_then(|library| self.libraries.get_mut(&library)?.as_mut());
         Some(match unwinder {
             Some(unwinder) if base != 0 => follow::owner(unwinder, unseen, &made),
             _ => Known {

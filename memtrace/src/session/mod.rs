@@ -352,7 +352,14 @@ impl Session {
     /// Takes what is left when nothing comes any more, also what waited for more to be known of it.
     pub fn rest(&mut self) -> Vec<Event> {
         let mut events = self.pending();
-        self.decoder.flush(&mut events);
+        self.decoder.flush(None, &mut events);
+        events
+    }
+
+    /// The same for a process that has ended.
+    pub fn rest_of(&mut self, pid: u32) -> Vec<Event> {
+        let mut events = self.pending();
+        self.decoder.flush(Some(pid), &mut events);
         events
     }
 

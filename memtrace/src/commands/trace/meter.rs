@@ -11,6 +11,8 @@ pub struct Meter {
     calibration: Option<Calibration>,
     max_share: f64,
     spent: BTreeMap<u32, Spent>,
+    /// CPU time and cost of processes that have ended.
+    gone: (u64, u64),
 }
 
 /// Of one process, since its trace began.
@@ -29,6 +31,7 @@ impl Meter {
             calibration,
             max_share,
             spent: BTreeMap::new(),
+            gone: (0, 0),
         }
     }
 
@@ -84,10 +87,18 @@ impl Meter {
         })
     }
 
+    /// A process has ended.
+    pub fn end(&mut self, pid: u32) {
+        if let Some(spent) = self.spent.remove(&pid) {
+            self.gone.0 += spent.cpu_ns;
+            self.gone.1 += spent.trace_ns;
+        }
+    }
+
     /// CPU time and cost of all processes so far, those that have ended included.
     pub fn sums(&self) -> (u64, u64) {
         let spent = self.spent.values();
-        spent.fold((0, 0), |(cpu, trace), spent| {
+        spent.fold(self.gone, |(cpu, trace), spent| {
             (cpu + spent.cpu_ns, trace + spent.trace_ns)
         })
     }
@@ -141,6 +152,9 @@ mod tests {
         meter.read(own, &totals, &[Entry::Free]);
         let dear = meter.cost(own, (1, 2)).unwrap();
         assert!(dear.trace_ns > 3 * cheap.trace_ns, "{dear:?}");
-        assert_eq!(meter.sums().1, dear.trace_ns);
+        let sums = meter.sums();
+        assert_eq!(sums.1, dear.trace_ns);
+        meter.end(own);
+        assert_eq!(meter.sums(), sums);
     }
 }

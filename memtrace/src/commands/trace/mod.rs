@@ -91,7 +91,7 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
     drop(live);
     watch.end(reason)?;
     let record = feed.finish_record();
-    output.deliver(&feed.reports())?;
+    output.deliver(&feed.reports(), feed.omitted())?;
     say_if_running(command)?;
     record?;
     Ok(Exit::Success)

@@ -193,13 +193,14 @@ impl<'a, 'o> Watch<'a, 'o> {
 
     /// A process is gone: what is left of it is taken, then it is forgotten.
     fn ended(&mut self, pid: u32) -> anyhow::Result<()> {
-        let rest = self.session.rest();
+        let rest = self.session.rest_of(pid);
         self.take(rest)?;
         self.totals(pid)?;
         self.tell_if_bereft(pid)?;
         self.cost(pid)?;
         let reason = EndReason::ProcessExited;
         self.push(pid, EventKind::End { reason })?;
+        self.meter.end(pid);
         if self.processes.remove(pid).is_some() {
             self.session.detach_process(pid);
             self.session.remove(pid)?;
