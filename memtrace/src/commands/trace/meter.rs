@@ -41,7 +41,12 @@ impl Meter {
         self.calibration.map_or(typical, |calibration| calibration.hit_ns)
     }
 
-    /// A process's trace begins.
+    /// A process is traced from its birth.
+    pub fn born(&mut self, pid: u32) {
+        self.spent.insert(pid, Spent::default());
+    }
+
+    /// A running process's trace begins.
     pub fn begin(&mut self, pid: u32) {
         let spent = Spent {
             cpu_before_ns: cpu_time_ns(pid).unwrap_or(0),

@@ -82,7 +82,11 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
     let mut live = LiveLine::if_terminal();
     let mut meter = Meter::new(calibration, args.max_overhead);
     for pid in processes.pids() {
-        meter.begin(pid);
+        if command.is_some() {
+            meter.born(pid);
+        } else {
+            meter.begin(pid);
+        }
     }
     let mut watch = Watch::new(&mut session, &mut feed, processes, args, meter);
     let reason = watch

@@ -185,7 +185,7 @@ impl<'a, 'o> Watch<'a, 'o> {
         for event in attach::first_events(&known) {
             self.feed.push(event)?;
         }
-        self.meter.begin(child);
+        self.meter.born(child);
         self.processes
             .add(&known)
             .with_context(|| format!("opening a handle on process {child}"))
