@@ -1,7 +1,8 @@
 //! Records for the user side.
 
+use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE};
 use aya_ebpf::helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns};
-use memtrace_common::{Header, LifeRecord, ThreadState};
+use memtrace_common::{Header, LifeRecord, ThreadState, record};
 
 use crate::count::{bump, snapshot};
 use crate::filter::{Ids, Process};
@@ -27,15 +28,40 @@ pub fn header<T>(kind: u16, ids: Ids) -> Header {
     }
 }
 
+/// When the user side has to know of a record.
+#[derive(Clone, Copy)]
+pub enum Wake {
+    /// It looks by itself every now and then, and is woken only where records pile up: to wake it costs the traced
+    /// process more than the record, an interrupt and a switch of tasks for each.
+    Whenever,
+    /// It has to act while the process is still as it is.
+    AtOnce,
+}
+
+/// Records that pile up are told each time that they fill another one of so many parts of the buffer.
+const PARTS: u64 = 16;
+
+#[inline(always)]
+fn flags<T>(wake: Wake) -> u64 {
+    let part = EVENTS.query(u64::from(BPF_RB_RING_SIZE)) / PARTS;
+    let waiting = EVENTS.query(u64::from(BPF_RB_AVAIL_DATA));
+    // Other processors' records may have come between; one that is told of too late is found at the next look.
+    let told = part == 0 || waiting >= part && waiting % part < 2 * size_of::<T>() as u64;
+    match wake {
+        Wake::Whenever if !told => u64::from(BPF_RB_NO_WAKEUP),
+        _ => u64::from(BPF_RB_FORCE_WAKEUP),
+    }
+}
+
 /// Sends a record that `fill` writes in full; counts it as lost when the buffer is full, and says so with false.
 ///
 /// `fill` writes through a pointer into the ring buffer, since most records are too large for the stack.
 #[inline(always)]
-pub fn send<T: 'static>(process: Process, fill: impl FnOnce(*mut T)) -> bool {
+pub fn send<T: 'static>(process: Process, wake: Wake, fill: impl FnOnce(*mut T)) -> bool {
     match EVENTS.reserve::<T>(0) {
         Some(mut entry) => {
             fill(entry.as_mut_ptr());
-            entry.submit(0);
+            entry.submit(flags::<T>(wake));
             true
         }
         None => {
@@ -47,7 +73,11 @@ pub fn send<T: 'static>(process: Process, fill: impl FnOnce(*mut T)) -> bool {
 
 #[inline(always)]
 pub fn life(kind: u16, ids: Ids, process: Process, thread: Option<*const ThreadState>, other: u32, detail: u32) {
-    send::<LifeRecord>(process, |record| {
+    let wake = match kind {
+        record::THREAD_START | record::THREAD_EXIT => Wake::Whenever,
+        _ => Wake::AtOnce,
+    };
+    send::<LifeRecord>(process, wake, |record| {
         let filled = LifeRecord {
             header: header::<LifeRecord>(kind, ids),
             other,

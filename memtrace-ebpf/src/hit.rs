@@ -18,8 +18,7 @@ pub const FLAGS: u64 = 7;
 
 /// A probe was hit by a traced process.
 ///
-/// What the registers say is read anew each time it is asked for: kept over calls of helpers it would be spilled, and a
-/// stack that takes more than 48 bytes is one from the heap on newer kernels, which makes each helper that writes to it dearer.
+/// What the registers say is read anew each time that it is asked for: kept over calls of helpers it would be spilled.
 pub struct Hit {
     pub ids: Ids,
     pub process: Process,

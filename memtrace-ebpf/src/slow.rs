@@ -6,9 +6,10 @@ use aya_ebpf::programs::ProbeContext;
 use memtrace_common::{RequestRecord, SlowFrame, depth, record};
 
 use crate::count::bump;
+use crate::emit::{self, Wake};
 use crate::filter::{self, current_ids};
 use crate::hit::argument;
-use crate::{arch, emit, stack};
+use crate::{arch, stack};
 
 #[uprobe]
 pub fn on_slow_path(ctx: ProbeContext) -> u32 {
@@ -46,7 +47,7 @@ pub fn on_slow_path(ctx: ProbeContext) -> u32 {
             return 0;
         }
         (*thread).tell -= 1;
-        emit::send::<RequestRecord>(process, |record| {
+        emit::send::<RequestRecord>(process, Wake::Whenever, |record| {
             (&raw mut (*record).header).write(emit::header::<RequestRecord>(record::REQUEST, ids));
             (*record).libc_base = base;
             (&raw mut (*record).frame).write(frame);

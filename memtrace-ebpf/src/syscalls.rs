@@ -11,11 +11,14 @@ use memtrace_common::{
 };
 
 use crate::count::{bump, snapshot};
+use crate::emit::{self, Wake};
 use crate::filter::{self, Ids, Process, active_process, current_ids};
 use crate::frame::UserRegisters;
 use crate::maps::THREADS;
-use crate::{arch, emit, frame, heap, rss, signals};
+use crate::{arch, frame, heap, rss, signals};
 
+/// The bit of mmap's third argument.
+const PROT_EXEC: u64 = 4;
 /// Words before the arguments (entry) or the result (exit) in the tracepoint's record: the common fields, the number.
 const FIELDS: usize = 2;
 
@@ -205,7 +208,15 @@ struct Made {
 
 #[inline(always)]
 fn send<const WORDS: usize>(made: Made, wanted: u64) -> bool {
-    emit::send::<SyscallRecord<WORDS>>(made.process, |record| fill(record, made, wanted))
+    // New code is looked at from outside.
+    // SAFETY: a value of THREADS.
+    let protection = unsafe { (*made.thread).pending_args[2] };
+    let wake = if made.call == syscall::MMAP && protection & PROT_EXEC != 0 {
+        Wake::AtOnce
+    } else {
+        Wake::Whenever
+    };
+    emit::send::<SyscallRecord<WORDS>>(made.process, wake, |record| fill(record, made, wanted))
 }
 
 /// `wanted`: bytes of the stack that are of interest.

@@ -5,10 +5,11 @@ use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use memtrace_common::{ThreadState, TrimRecord, entry, record};
 
 use crate::count::{bump, snapshot};
+use crate::emit::{self, Wake};
 use crate::filter::{Ids, Process};
 use crate::hit::{Hit, moved_argument};
 use crate::returns::Returned;
-use crate::{emit, heap, rss};
+use crate::{heap, rss};
 
 #[uprobe]
 pub fn on_malloc_trim(ctx: ProbeContext) -> u32 {
@@ -45,7 +46,7 @@ pub fn on_malloc_trim_return(ctx: RetProbeContext) -> u32 {
 
 #[inline(always)]
 fn trim(kind: u16, ids: Ids, process: Process, thread: *mut ThreadState, base: u64, pad: u64, result: u64) {
-    emit::send::<TrimRecord>(process, |record| {
+    emit::send::<TrimRecord>(process, Wake::Whenever, |record| {
         // SAFETY: `record` is reserved memory of that size and alignment; `thread` is a value of THREADS.
         unsafe {
             (&raw mut (*record).header).write(emit::header::<TrimRecord>(kind, ids));

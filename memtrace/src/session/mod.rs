@@ -29,6 +29,7 @@ mod unwind;
 
 use crate::page_size::page_size;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use aya::maps::{MapData, RingBuf};
@@ -38,6 +39,7 @@ use memtrace_analysis::event::{Capabilities, Depth, Event, EventKind, Totals};
 use memtrace_common::{ProcessState, active, global_names, map_names, untouched};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, timeout_at};
 
 use crate::probe::ProbePlan;
 use crate::target::{MappedLibrary, Target};
@@ -57,6 +59,9 @@ pub use object::has_kernel_side;
 pub use requirements::{check as check_requirements, release as check_release};
 pub use returns::are_safe as return_probes_are_safe;
 pub use tracefs::mount_if_missing;
+
+/// How long a record of no urgency may lie in the ring buffer before it is taken.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// Sizes of what the kernel side keeps; all of it is allocated when it is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +96,8 @@ pub enum Begin {
 /// A loaded kernel side. Dropping it detaches everything.
 pub struct Session {
     ring: AsyncFd<RingBuf<MapData>>,
+    /// When the ring buffer is looked into without being woken; kept here, since waiting is given up now and then.
+    next_look: Instant,
     tables: Tables,
     links: Links,
     ebpf: Ebpf,
@@ -142,6 +149,7 @@ impl Session {
         links.attach_tracepoints(&mut ebpf)?;
         Ok(Self {
             ring,
+            next_look: Instant::now(),
             tables,
             links,
             ebpf,
@@ -317,9 +325,17 @@ impl Session {
     /// Waits until there are events and takes all that are there. Cancel-safe: nothing is taken before it is returned.
     pub async fn events(&mut self) -> Result<Vec<Event>> {
         loop {
-            let mut guard = self.ring.readable_mut().await.context("waiting for the ring buffer")?;
-            let events = drain(guard.get_inner_mut(), &mut self.decoder);
-            guard.clear_ready();
+            // The kernel side wakes us only for what cannot wait, and where records pile up.
+            let events = match timeout_at(self.next_look, self.ring.readable_mut()).await {
+                Ok(guard) => {
+                    let mut guard = guard.context("waiting for the ring buffer")?;
+                    let events = drain(guard.get_inner_mut(), &mut self.decoder);
+                    guard.clear_ready();
+                    events
+                }
+                Err(_) => drain(self.ring.get_mut(), &mut self.decoder),
+            };
+            self.next_look = Instant::now() + BETWEEN_LOOKS;
             if !events.is_empty() {
                 self.note_children(&events);
                 return Ok(events);
