@@ -1,6 +1,7 @@
 //! Processes and threads that come and go in unusual ways: each is counted by itself, and none twice.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -220,4 +221,57 @@ fn one_library_in_two_containers_is_probed_once() {
         differences.compare(part, "/calls/free", CALLS);
         differences.check("one of two containers", part);
     }
+}
+
+/// The child of a process whose exec memtrace has not got to yet is not what its parent was before.
+#[test]
+fn a_child_made_right_after_an_exec_has_its_own_name() {
+    const NAME: &str = "a_child_made_right_after_an_exec_has_its_own_name";
+    if !skip::root(NAME) {
+        return;
+    }
+    let mut parent = Command::new("sh")
+        .args(["-c", "read word; exec perl -e 'fork; <STDIN>'"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("starting sh");
+    let pid = parent.id();
+    let mut memtrace = Command::new(binary("memtrace"))
+        .args(["--follow", "--output", "json", "--pid", &pid.to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starting memtrace");
+    let mut talk = BufReader::new(memtrace.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("attached to") {
+        line.clear();
+        assert_ne!(talk.read_line(&mut line).unwrap(), 0, "memtrace did not attach");
+    }
+    let signal = |signal| {
+        // SAFETY: a signal to a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(memtrace.id() as libc::pid_t, signal) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    let mut input = parent.stdin.take().unwrap();
+    input.write_all(b"go\n").unwrap();
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    // sh makes none: a child is perl's.
+    while fs::read_to_string(&children).unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    // It finds the exec, the fork and the wish to end all at once.
+    signal(libc::SIGINT);
+    signal(libc::SIGCONT);
+    let output = memtrace.wait_with_output().unwrap();
+    drop(input);
+    parent.wait().unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let names: Vec<&Value> = document["processes"]
+        .as_array()
+        .expect("two processes")
+        .iter()
+        .map(|part| &part["target"]["name"])
+        .collect();
+    assert_eq!(names, ["perl", "perl"]);
 }

@@ -170,6 +170,8 @@ impl<'a, 'o> Watch<'a, 'o> {
         let Some(parent) = self.processes.get(parent) else {
             return Ok(());
         };
+        // What its parent has become after an exec may not be known yet; then the child's program is not known either.
+        let is_known = parent.unknown_since_exec.is_none();
         let mut target = parent.target.clone();
         target.pid = child;
         target.threads = 1;
@@ -188,7 +190,12 @@ impl<'a, 'o> Watch<'a, 'o> {
         self.meter.born(child);
         self.processes
             .add(&known)
-            .with_context(|| format!("opening a handle on process {child}"))
+            .with_context(|| format!("opening a handle on process {child}"))?;
+        if !is_known && let Some(process) = self.processes.get_mut(child) {
+            process.unknown_since_exec = Some(0);
+            process.new_code = true;
+        }
+        Ok(())
     }
 
     /// A process is gone: what is left of it is taken, then it is forgotten.
