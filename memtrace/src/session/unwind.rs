@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use gimli::{
     AArch64, BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule, UnwindContext,
-    UnwindSection, X86_64,
+    UnwindSection, Vendor, X86_64,
 };
 use memtrace_analysis::event::Entry;
 use object::{Architecture, Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
@@ -231,9 +231,15 @@ impl Unwinder {
             };
             // The call pushes the return address on x86_64, so that the slot lies just below the frame address.
             let own_slot = if x86 { frame.wrapping_sub(8) } else { frame };
+            let saved = |rule: Saved, now: Option<u64>| match rule {
+                Saved::Same => now,
+                Saved::At(offset) => word(frame.wrapping_add_signed(offset)),
+                Saved::Nowhere | Saved::Unknown => None,
+            };
+            let back = saved(row.return_address, lr).map(|back| if x86 { back } else { back & ARM64_ADDRESS });
             if own_slot == slot {
                 return match (self.foreign.contains(&row.function), depth) {
-                    (false, _) if self.calls_another(word(slot), base) => Way::Misses,
+                    (false, _) if self.calls_another(back, base) => Way::Misses,
                     (false, _) => Way::Arrives,
                     (true, 0) => Way::ArrivesInWrapper,
                     (true, _) => Way::Misses,
@@ -242,15 +248,10 @@ impl Unwinder {
             if own_slot > slot || frame < sp {
                 return Way::Misses;
             }
-            let saved = |rule: Saved, now: Option<u64>| match rule {
-                Saved::Same => now,
-                Saved::At(offset) => word(frame.wrapping_add_signed(offset)),
-                Saved::Nowhere | Saved::Unknown => None,
-            };
-            let Some(back) = saved(row.return_address, lr) else {
+            let Some(back) = back else {
                 return Way::Lost;
             };
-            ip = if x86 { back } else { back & ARM64_ADDRESS };
+            ip = back;
             fp = saved(row.fp, fp);
             sp = frame;
             // A function that has called another one has saved its own return address.
@@ -402,7 +403,11 @@ impl Unwinder {
             Architecture::Aarch64 => (AArch64::SP, AArch64::X29, AArch64::X30),
             _ => return None,
         };
-        let eh_frame = EhFrame::new(&self.eh_frame, LittleEndian);
+        let mut eh_frame = EhFrame::new(&self.eh_frame, LittleEndian);
+        if self.architecture == Architecture::Aarch64 {
+            // Its tables say where return addresses are signed, in an instruction of its own.
+            eh_frame.set_vendor(Vendor::AArch64);
+        }
         let header = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian)
             .parse(&self.bases, 8)
             .ok()?;

@@ -193,3 +193,63 @@ fn a_call_of_the_allocator_is_told_from_one_of_another_function() {
     }
     assert!(!another(None));
 }
+/// An unwind table of arm64 for one function of four instructions at 0x1000, which signs its return address first and
+/// then saves it: `paciasp; stp x29, x30, [sp, #-16]!; ...`.
+fn signing_function() -> Unwinder {
+    const AT: u64 = 0x1000;
+    const TABLE: u64 = 0x2000;
+    const HEADER: u64 = 0x3000;
+    let distance = |to: u64, from: u64| (to as i64 - from as i64) as i32;
+    let mut eh_frame = Vec::new();
+    // CIE: version 1, "zR", instructions of 4 bytes, slots of -8, x30; addresses relative, 4 bytes; the frame is at sp.
+    eh_frame.extend([
+        0x10, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 4, 0x78, 30, 1, 0x1b, 0x0c, 31, 0,
+    ]);
+    let description = eh_frame.len() as u64;
+    // FDE: after one instruction the state of the signature changes, after two both registers are saved.
+    eh_frame.extend(0x18_u32.to_le_bytes());
+    eh_frame.extend((description as u32 + 4).to_le_bytes());
+    eh_frame.extend(distance(AT, TABLE + description + 8).to_le_bytes());
+    eh_frame.extend(16_u32.to_le_bytes());
+    eh_frame.extend([0, 0x41, 0x2d, 0x41, 0x0e, 16, 0x80 | 29, 2, 0x80 | 30, 1, 0, 0]);
+    eh_frame.extend([0; 4]);
+    let mut eh_frame_hdr = vec![1, 0x1b, 0x03, 0x3b];
+    eh_frame_hdr.extend(distance(TABLE, HEADER + 4).to_le_bytes());
+    eh_frame_hdr.extend(1_u32.to_le_bytes());
+    eh_frame_hdr.extend(distance(AT, HEADER).to_le_bytes());
+    eh_frame_hdr.extend(distance(TABLE + description, HEADER).to_le_bytes());
+    Unwinder {
+        eh_frame,
+        eh_frame_hdr,
+        bases: BaseAddresses::default()
+            .set_eh_frame(TABLE)
+            .set_eh_frame_hdr(HEADER)
+            .set_text(AT),
+        architecture: Architecture::Aarch64,
+        text: AT..AT + 16,
+        code: vec![0; 16],
+        own: HashSet::new(),
+        foreign: HashSet::new(),
+        stubs: Vec::new(),
+        allocator: AllocatorCode::default(),
+        rows: HashMap::new(),
+    }
+}
+
+#[test]
+fn arm64_functions_that_sign_their_return_address_are_followed() {
+    let mut unwinder = signing_function();
+    let row = unwinder.row(0x100c).expect("the table has a row for it");
+    assert_eq!((row.function, row.base, row.offset), (0x1000, Base::Sp, 16));
+    assert_eq!((row.fp, row.return_address), (Saved::At(-16), Saved::At(-8)));
+    // At a system call of this function, which the program has called at slot 0x7010: the signature is no part of the address.
+    let registers = Registers {
+        ip: 0x100c,
+        sp: 0x7000,
+        fp: 0,
+        lr: 0,
+    };
+    let stack = [0x7100, 0x00ab_0000_0000_5000];
+    assert_eq!(unwinder.follow(registers, 0, 0x7010, &stack), Way::Arrives);
+    assert_eq!(unwinder.follow(registers, 0, 0x7020, &stack), Way::Misses);
+}
