@@ -69,7 +69,8 @@ impl Cross {
     }
 
     /// A cargo that builds for `link`; the verb and `--target` are the caller's. What it makes lies below
-    /// target/kernels/build, so that it does not evict what plain builds made.
+    /// target/kernels/build, so that it does not evict what plain builds made, nor one architecture's compiler what
+    /// another's did.
     pub fn cargo(&self, link: Link) -> Command {
         let mut command = process::cargo();
         let mut flags = Vec::new();
@@ -99,7 +100,12 @@ impl Cross {
             .env(linker, &self.compiler)
             .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
             .env_remove("RUSTFLAGS")
-            .env("CARGO_TARGET_DIR", workspace::target().join("kernels/build").join(name));
+            .env(
+                "CARGO_TARGET_DIR",
+                workspace::target()
+                    .join("kernels/build")
+                    .join(format!("{name}-{}", self.arch.debian())),
+            );
         command
     }
 }

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::process::{self, Root, say};
-use crate::{ebpf, glibcs, old_lab, packages, workspace};
+use crate::{ebpf, glibcs, kernels, old_lab, packages, workspace};
 
 const NEEDS_ROOT: [&str; 4] = ["kernel", "oracle", "spawn", "target"];
 /// Names the file to which tests that cannot run add a line.
@@ -44,6 +44,9 @@ pub struct Options {
     /// Install nothing: tests whose programs are missing are skipped
     #[arg(long)]
     no_install: bool,
+    /// Then a few tests on other kernels in virtual machines, too
+    #[arg(long, conflicts_with = "filter")]
+    kernels: bool,
     /// Only tests whose names contain this
     filter: Option<String>,
 }
@@ -70,6 +73,9 @@ pub fn test(options: &Options) -> Result<()> {
     }
     prepare_glibcs(&mut summary);
     run_tests(options, &mut summary)?;
+    if options.kernels {
+        other_kernels(&mut summary)?;
+    }
     finish(summary, begin)
 }
 
@@ -159,6 +165,21 @@ fn run_tests(options: &Options, summary: &mut Summary) -> Result<()> {
 
     let text = fs::read_to_string(&skips).with_context(|| format!("reading {}", skips.display()))?;
     summary.skipped.extend(text.lines().map(str::to_owned));
+    Ok(())
+}
+
+fn other_kernels(summary: &mut Summary) -> Result<()> {
+    let kernels::Small {
+        passed,
+        skipped,
+        failed,
+    } = kernels::test_small_set()?;
+    summary.passed += passed;
+    summary.skipped.extend(skipped);
+    summary.failed += failed.len() as u64;
+    for what in failed {
+        println!("failed: {what}");
+    }
     Ok(())
 }
 

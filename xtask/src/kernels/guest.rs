@@ -45,7 +45,8 @@ pub struct Contents<'a> {
     pub lab: &'a Installed,
     /// Environment of the tests.
     pub environment: &'a [(String, String)],
-    pub filter: Option<&'a str>,
+    /// Only tests whose names contain one of these; all where there are none.
+    pub filters: &'a [&'a str],
 }
 
 /// Makes the root directory of a guest.
@@ -95,12 +96,12 @@ fn init_script(contents: &Contents) -> String {
     for (name, value) in contents.environment {
         script += &format!("export {name}='{value}'\n");
     }
-    let filter = contents.filter.map(|filter| format!(" '{filter}'")).unwrap_or_default();
+    let filters: String = contents.filters.iter().map(|filter| format!(" '{filter}'")).collect();
     for test in contents.tests {
         let name = &test.name;
         script += &format!(
             "echo 'TESTS {name}'\n\
-             cd / && /tests/{name} --test-threads=1{filter} 2> /run/stderr\n\
+             cd / && /tests/{name} --test-threads=1{filters} 2> /run/stderr\n\
              rc=$?; [ $rc -eq 0 ] || worst=$rc\n\
              sed 's/^/STDERR /' /run/stderr\n\
              echo \"EXIT {name} $rc\"\n"
@@ -108,7 +109,7 @@ fn init_script(contents: &Contents) -> String {
     }
     script += &format!(
         "sed 's/^/SKIP /' $MEMTRACE_SKIPS\n\
-         {} --output json -- {} brk-steps > /run/report 2> /run/talk\n\
+         {} --depth calls --output json -- {} brk-steps > /run/report 2> /run/talk\n\
          echo \"TRACE $?\"\n\
          sed 's/^/TALK /' /run/talk\n\
          echo REPORT-BEGIN\n\

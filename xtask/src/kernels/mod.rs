@@ -40,12 +40,14 @@ mod initramfs;
 mod machine;
 mod programs;
 mod qemu;
+mod small;
 mod table;
 mod userland;
 mod verdict;
 
 pub use programs::Release;
 pub use qemu::debian_codename;
+pub use small::{Small, test_small_set};
 
 /// The whole matrix, each series with the C library its guests get: all kernels see old and new libraries between them.
 const SERIES: [(&str, &str); 5] = [
@@ -55,12 +57,6 @@ const SERIES: [(&str, &str); 5] = [
     ("6.18", "sid"),
     ("newest", "experimental"),
 ];
-/// The set for every day: the oldest and the newest kernel, and the other architecture.
-const SMALL: [(&str, Arch); 3] = [
-    ("5.10", Arch::X86_64),
-    ("newest", Arch::X86_64),
-    ("6.12", Arch::Aarch64),
-];
 /// A guest takes a minute at most on an idle machine; a busy one is given its time.
 const LIMIT: Duration = Duration::from_secs(900);
 
@@ -69,7 +65,7 @@ pub struct Options {
     /// Only guests of this architecture
     #[arg(long, value_enum)]
     arch: Option<Arch>,
-    /// The small set that `cargo xtask test` runs
+    /// The small set that `cargo xtask test --kernels` runs
     #[arg(long, conflicts_with_all = ["arch", "series"])]
     small: bool,
     /// Only tests whose names contain this
@@ -103,7 +99,14 @@ pub fn test_kernels(options: &Options) -> Result<()> {
     } else {
         programs::GUEST
     };
-    let matrix = run(&plans, profile, options.filter.as_deref())?;
+    let only = options.small.then_some(small::PROGRAM);
+    let qemu = Qemu::find_or_fetch(&architectures(&plans))?;
+    let filters: Vec<&str> = match &options.filter {
+        Some(filter) => vec![filter],
+        None if options.small => small::FILTERS.to_vec(),
+        None => Vec::new(),
+    };
+    let matrix = run(&plans, &qemu, profile, &filters, only)?;
     print!("{}", matrix.text());
     if options.write_readme {
         matrix.write_readme()?;
@@ -119,7 +122,7 @@ pub fn test_kernels(options: &Options) -> Result<()> {
 
 fn plan(options: &Options) -> Vec<Plan> {
     if options.small {
-        return small();
+        return small::plan();
     }
     let mut plans = Vec::new();
     for arch in Arch::ALL
@@ -140,15 +143,6 @@ fn plan(options: &Options) -> Vec<Plan> {
     plans
 }
 
-fn small() -> Vec<Plan> {
-    let plan = |(series, arch): (&str, Arch)| {
-        let series: Series = series.parse().ok()?;
-        let suite = suite_of(&series).to_owned();
-        Some(Plan { series, arch, suite })
-    };
-    SMALL.into_iter().filter_map(plan).collect()
-}
-
 /// The C library of a series' guests; of the next older series of the table for one that is not in it.
 fn suite_of(series: &Series) -> &'static str {
     let Series::Numbered(major, minor) = series else {
@@ -159,18 +153,22 @@ fn suite_of(series: &Series) -> &'static str {
     SERIES.iter().rev().find(not_newer).unwrap_or(&SERIES[0]).1
 }
 
-fn run(plans: &[Plan], profile: &str, filter: Option<&str>) -> Result<Matrix> {
+fn architectures(plans: &[Plan]) -> Vec<Arch> {
     let mut architectures: Vec<Arch> = plans.iter().map(|plan| plan.arch).collect();
     architectures.dedup();
-    let qemu = Qemu::find_or_fetch(&architectures)?;
+    architectures
+}
+
+/// `only`: the one test program to run; all of them without.
+fn run(plans: &[Plan], qemu: &Qemu, profile: &str, filters: &[&str], only: Option<&str>) -> Result<Matrix> {
     let mut prepared = BTreeMap::new();
-    for arch in architectures {
-        prepared.insert(arch.debian(), Machine::prepare(arch, profile)?);
+    for arch in architectures(plans) {
+        prepared.insert(arch.debian(), Machine::prepare(arch, profile, only)?);
     }
     let mut cells = Vec::new();
     for plan in plans {
         let cell = match &prepared[plan.arch.debian()] {
-            Ok(machine) => machine.run(plan, &qemu, filter)?,
+            Ok(machine) => machine.run(plan, qemu, filters)?,
             Err(why) => Cell::not_run(&plan.series.to_string(), plan.arch.debian(), why.clone()),
         };
         say(&summary(&cell));
@@ -209,10 +207,10 @@ struct Machine {
 
 impl Machine {
     /// What cannot be had is a reason not to run; what does not build is an error.
-    fn prepare(arch: Arch, profile: &str) -> Result<Result<Self, String>> {
+    fn prepare(arch: Arch, profile: &str, only: Option<&str>) -> Result<Result<Self, String>> {
         match Self::fetch(arch) {
             Ok((apt, busybox, util_linux, tools)) => Ok(Ok(Self {
-                programs: Programs::build(&tools, &apt, profile)?,
+                programs: Programs::build(&tools, &apt, profile, only)?,
                 releases: releases(arch, &apt),
                 apt,
                 busybox,
@@ -229,7 +227,7 @@ impl Machine {
         Ok((apt, busybox, unshare, Cross::find_or_fetch(arch)?))
     }
 
-    fn run(&self, plan: &Plan, qemu: &Qemu, filter: Option<&str>) -> Result<Cell> {
+    fn run(&self, plan: &Plan, qemu: &Qemu, filters: &[&str]) -> Result<Cell> {
         let Plan { series, arch, suite } = plan;
         let had = image::find_or_fetch(series, *arch, &self.apt)
             .and_then(|image| Ok((image, Userland::find_or_fetch(suite, *arch, &self.apt)?)));
@@ -242,7 +240,7 @@ impl Machine {
         for (suite, release) in &self.releases {
             release.install_release(&mut tree, suite)?;
         }
-        guest::populate(&mut tree, &self.contents(filter))?;
+        guest::populate(&mut tree, &self.contents(filters))?;
         let name = format!("{series}-{}", arch.debian());
         let (initrd, log) = (logs().join(format!("{name}.cpio")), logs().join(format!("{name}.log")));
         fs::create_dir_all(logs()).with_context(|| format!("making {}", logs().display()))?;
@@ -269,7 +267,7 @@ impl Machine {
         Ok(cell)
     }
 
-    fn contents<'a>(&'a self, filter: Option<&'a str>) -> Contents<'a> {
+    fn contents<'a>(&'a self, filters: &'a [&'a str]) -> Contents<'a> {
         Contents {
             busybox: &self.busybox,
             unshare: &self.util_linux,
@@ -279,7 +277,7 @@ impl Machine {
             memtrace: &self.programs.memtrace,
             lab: &self.programs.lab,
             environment: &self.programs.environment,
-            filter,
+            filters,
         }
     }
 }
@@ -332,7 +330,6 @@ mod tests {
             series: Vec::new(),
         });
         assert_eq!(default.len(), SERIES.len() * Arch::ALL.len());
-        assert_eq!(small().len(), SMALL.len());
     }
 
     #[test]

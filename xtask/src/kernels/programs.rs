@@ -36,7 +36,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    pub fn build(cross: &Cross, apt: &Archive, profile: &str) -> Result<Self> {
+    /// `program`: the one test program wanted; all of them without.
+    pub fn build(cross: &Cross, apt: &Archive, profile: &str, program: Option<&str>) -> Result<Self> {
         let arch = cross.arch;
         ebpf::build(arch)?;
         say(&format!(
@@ -45,8 +46,11 @@ impl Programs {
         ));
         let mut tests = cross.cargo(Link::Static);
         tests.args(["test", "--no-run", "--profile", profile, "--package", "memtrace"]);
-        for name in test_names()? {
-            tests.args(["--test", &name]);
+        for name in test_names()?
+            .iter()
+            .filter(|name| program.is_none_or(|one| one == *name))
+        {
+            tests.args(["--test", name]);
         }
         let built = artifacts(&mut tests, arch)?;
         let tests: Vec<TestProgram> = built
