@@ -186,8 +186,9 @@ fn a_reader_that_leaves_ends_it_quietly() {
         let mut child = memtrace(&args).spawn().unwrap();
         drop(child.stdout.take());
         let ran = finish(child);
-        // The lab's own lines go the same way in text form, and it minds; memtrace does not.
-        said(&ran, 0, &["memtrace: started"]);
+        // The lab's own lines go the same way in text form, and it minds; memtrace does not. It may find nobody there
+        // at its first event already, before it has said that it started.
+        said(&ran, 0, &[]);
         assert!(!ran.stderr.contains("roken pipe"), "{ran:#?}");
     }
 }
