@@ -75,7 +75,25 @@ impl Cli {
     }
 }
 
+/// `--max-overhead` where nothing is said.
+const MAX_OVERHEAD: f64 = 0.05;
+
 impl TraceArgs {
+    /// The depth that was asked for, or that fits what is traced: a running process may be somebody's production, a command
+    /// was started to be looked at, and only counts from its first allocation on tell what is live.
+    pub fn depth_choice(&self) -> DepthChoice {
+        let is_started_in_full = !self.command.is_empty() && self.max_overhead.is_none();
+        self.depth.unwrap_or(if is_started_in_full {
+            DepthChoice::Calls
+        } else {
+            DepthChoice::Auto
+        })
+    }
+
+    pub fn overhead_limit(&self) -> f64 {
+        self.max_overhead.unwrap_or(MAX_OVERHEAD)
+    }
+
     const fn names_nothing(&self) -> bool {
         self.pid.is_empty() && self.comm.is_empty() && self.cgroup.is_empty() && self.command.is_empty()
     }
@@ -120,13 +138,14 @@ pub struct TraceArgs {
     /// End after this time: 30s, 500ms, 1m30s, 2h
     #[arg(long = "for", value_name = "TIME", value_parser = quantity::duration, allow_hyphen_values = true)]
     pub duration: Option<Duration>,
-    /// How much is watched: the more is known, the more it costs the process
-    #[arg(long, value_name = "DEPTH", value_enum, default_value_t = DepthChoice::Auto, help_heading = "What to trace")]
-    pub depth: DepthChoice,
-    /// The part of the process's CPU time that the trace may take. With `--depth auto` it is kept; a depth that was asked
-    /// for stays, and the report says what it cost
-    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = quantity::share, help_heading = "What to trace")]
-    pub max_overhead: f64,
+    /// How much is watched: the more is known, the more it costs the process. By default auto, so that a running process
+    /// is not slowed down; a command that memtrace starts is counted in full (calls), unless --max-overhead is given
+    #[arg(long, value_name = "DEPTH", value_enum, help_heading = "What to trace")]
+    pub depth: Option<DepthChoice>,
+    /// The part of the process's CPU time that the trace may take, 5% if nothing else is said. With `--depth auto` it is
+    /// kept; another depth stays, and the report says what it cost
+    #[arg(long, value_name = "SHARE", value_parser = quantity::share, help_heading = "What to trace")]
+    pub max_overhead: Option<f64>,
     /// Keep the events in this file, for `memtrace replay`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -246,6 +265,25 @@ mod tests {
         assert_eq!(cli.trace.command, ["replay", "--pid", "7"]);
         assert!(cli.trace.pid.is_empty());
         assert_eq!(cli.trace.output.output, Form::Json);
+    }
+
+    #[test]
+    fn a_running_process_is_spared_and_a_command_is_counted_in_full() {
+        for (line, depth, limit) in [
+            ("memtrace --pid 1", DepthChoice::Auto, 0.05),
+            ("memtrace --pid 1 --depth calls", DepthChoice::Calls, 0.05),
+            ("memtrace --pid 1 --max-overhead 1%", DepthChoice::Auto, 0.01),
+            ("memtrace -- ls", DepthChoice::Calls, 0.05),
+            ("memtrace --max-overhead 2% -- ls", DepthChoice::Auto, 0.02),
+            (
+                "memtrace --depth slow-path --max-overhead 2% -- ls",
+                DepthChoice::SlowPath,
+                0.02,
+            ),
+        ] {
+            let args = parse(line).unwrap().trace;
+            assert_eq!((args.depth_choice(), args.overhead_limit()), (depth, limit), "{line}");
+        }
     }
 
     #[test]

@@ -87,7 +87,13 @@ fn one(
     let target = Target::of_pid(pid).map_err(explained)?;
     let (plan, mut limits) = plan(&target)?;
     let added = session
-        .add_at(args.depth.depth(), &target, plan.as_ref(), args.follow, Begin::Later)
+        .add_at(
+            args.depth_choice().depth(),
+            &target,
+            plan.as_ref(),
+            args.follow,
+            Begin::Later,
+        )
         .with_context(|| format!("attaching to {} (pid {pid})", target.name))?;
     let watching = watching(&added, args);
     let mut capabilities = added.capabilities;
@@ -127,7 +133,7 @@ pub fn watching(added: &Added, args: &TraceArgs) -> Watching {
         depth: added.watching,
         followed: added.followed,
         // Without probes there is nothing to choose.
-        automatic: args.depth == DepthChoice::Auto && !added.capabilities.probed.is_empty(),
+        automatic: args.depth_choice() == DepthChoice::Auto && !added.capabilities.probed.is_empty(),
     }
 }
 

@@ -72,7 +72,7 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
     }
     // What is left is to read, and to write to files that are open. But a command, or a child, may turn into a program
     // with another libc by an exec, and what is watched may change.
-    let more_probes = if command.is_some() || args.follow || args.depth == DepthChoice::Auto {
+    let more_probes = if command.is_some() || args.follow || args.depth_choice() == DepthChoice::Auto {
         MoreProbes::Yes
     } else {
         MoreProbes::No
@@ -80,7 +80,7 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
     privileges::keep_what_a_trace_needs(more_probes).context("giving up capabilities that are no longer needed")?;
     announce(&processes, args);
     let mut live = LiveLine::if_terminal();
-    let mut meter = Meter::new(calibration, args.max_overhead);
+    let mut meter = Meter::new(calibration, args.overhead_limit());
     for pid in processes.pids() {
         if command.is_some() {
             meter.born(pid);
@@ -103,7 +103,7 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
 
 /// What a hit costs here, where there will be hits.
 fn calibrate(session: &mut Session, args: &TraceArgs) -> Option<Calibration> {
-    if args.depth == DepthChoice::Syscalls {
+    if args.depth_choice() == DepthChoice::Syscalls {
         return None;
     }
     match session.calibrate() {

@@ -89,7 +89,7 @@ impl Birth<'_> {
     }
 
     fn add(&mut self, target: &Target, plan: Option<&ProbePlan>) -> anyhow::Result<Added> {
-        let depth = self.args.depth.depth();
+        let depth = self.args.depth_choice().depth();
         self.session
             .add_at(depth, target, plan, self.args.follow, Begin::Now)
             .with_context(|| format!("attaching to {} (pid {})", target.name, target.pid))

@@ -52,7 +52,7 @@ impl<'a, 'o> Watch<'a, 'o> {
             let process = processes.get(pid);
             process.is_some_and(|process| process.watching.automatic)
         });
-        let pace = automatic.then(|| Pace::new(args.max_overhead, session.has_slow_path(), meter.sums()));
+        let pace = automatic.then(|| Pace::new(args.overhead_limit(), session.has_slow_path(), meter.sums()));
         Self {
             meter,
             pace,
@@ -60,7 +60,7 @@ impl<'a, 'o> Watch<'a, 'o> {
             feed,
             processes,
             follow: args.follow,
-            depth: args.depth.depth(),
+            depth: args.depth_choice().depth(),
         }
     }
 

@@ -8,13 +8,16 @@ use crate::report::units::{count, lasting, percent, plural, short};
 pub fn cost(report: &Report) -> Section {
     let mut section = Section::new("COST");
     if let Some(cost) = &report.cost {
-        section.line(headline(cost));
-        let over = cost.share.zip(cost.max_share).is_some_and(|(share, most)| share > most);
-        if over {
-            section.warning(format!(
-                "more than the limit of {}",
-                percent(cost.max_share.unwrap_or_default())
-            ));
+        let automatic = report.coverage.depth_automatic;
+        section.line(headline(cost, automatic));
+        if let (Some(share), Some(most)) = (cost.share, cost.max_share)
+            && share > most
+        {
+            if automatic {
+                section.warning(format!("more than the limit of {}", percent(most)));
+            } else {
+                section.line(format!("--depth auto would have kept it below {}", percent(most)));
+            }
         }
     }
     if let Some(line) = depths(&report.coverage) {
@@ -40,7 +43,7 @@ pub fn cost(report: &Report) -> Section {
     section
 }
 
-fn headline(cost: &CostSection) -> String {
+fn headline(cost: &CostSection, automatic: bool) -> String {
     let mut line = plural(cost.hits, "hit");
     if let Some(hit) = cost.hit_ns {
         line += &format!(
@@ -52,7 +55,7 @@ fn headline(cost: &CostSection) -> String {
     if let Some(share) = cost.share.filter(|_| cost.hit_ns.is_some() || cost.hits == 0) {
         line += &format!(", {} of the process's {}", percent(share), lasting(cost.cpu_ns));
     }
-    if let Some(most) = cost.max_share {
+    if let Some(most) = cost.max_share.filter(|_| automatic) {
         line += &format!("; the limit is {}", percent(most));
     }
     line
