@@ -9,7 +9,7 @@ use common::run::{Ran, run, said};
 use common::schema;
 use memtrace_test_support::child::Talker;
 use memtrace_test_support::scratch::Scratch;
-use memtrace_test_support::{cc, skip};
+use memtrace_test_support::{binary, cc, skip};
 use serde_json::Value;
 
 /// Pairs of malloc and free until it is told to end.
@@ -136,10 +136,25 @@ fn what_is_cheap_is_counted_in_full() {
     if !skip::root("what_is_cheap_is_counted_in_full") {
         return;
     }
-    let ran = run(&["--output", "json", "--", "true"]);
+    let ran = run(&["--max-overhead", "5%", "--output", "json", "--", "true"]);
     said(&ran, 0, &["started true"]);
     let report = json(&ran);
     assert_eq!(report["coverage"]["calls_fraction"], 1.0, "{:#}", report["coverage"]);
     assert_eq!(report["coverage"]["depth_automatic"], true);
+    assert!(report["live_blocks"].is_u64());
+}
+
+/// However busy it is: what is live is known only where every call since the first allocation was counted.
+#[test]
+fn a_command_is_counted_in_full_if_nothing_is_said() {
+    if !skip::root("a_command_is_counted_in_full_if_nothing_is_said") {
+        return;
+    }
+    let lab = binary("memtrace-lab");
+    let ran = run(&["--output", "json", "--", lab.to_str().unwrap(), "mixed"]);
+    said(&ran, 0, &["started memtrace-lab"]);
+    let report = json(&ran);
+    assert_eq!(report["coverage"]["calls_fraction"], 1.0, "{:#}", report["coverage"]);
+    assert_eq!(report["coverage"]["depth_automatic"], false);
     assert!(report["live_blocks"].is_u64());
 }
