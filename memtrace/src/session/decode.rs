@@ -132,10 +132,13 @@ impl Decoder {
             self.held.give_up(pid, tid, events);
             return Some(());
         }
-        // The set-up asks for memory too, but not from the frame of the entry point.
+        // The set-up asks for memory too, but not from the frame of the entry point; nor from malloc's, which up to 2.33
+        // a hook calls in the place of calloc the first time.
+        let mut entries = waiting.entries;
+        entries.push(Entry::Malloc);
         let own = self
             .unwinder(pid)
-            .is_some_and(|unwinder| unwinder.runs_in(return_address.wrapping_sub(base) - 1, &waiting.entries));
+            .is_some_and(|unwinder| unwinder.runs_in(return_address.wrapping_sub(base).wrapping_sub(1), &entries));
         if own {
             self.held.resolve(pid, tid, slow.request, events);
         }

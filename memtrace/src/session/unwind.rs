@@ -68,8 +68,8 @@ pub struct Found {
     pub entries: Vec<Entry>,
     pub slot: u64,
     pub return_address: u64,
-    /// The call of the slow path that was asked for is on the way there, and was made by this very frame, not by what it
-    /// has called.
+    /// The call of the slow path that was asked for is on the way there, and was made by this very frame or by the one
+    /// that a hook has called in its place, not by what they have called.
     pub slow_path_is_its_own: bool,
 }
 
@@ -311,11 +311,13 @@ impl Unwinder {
             };
             let back = if x86 { back } else { back & ARM64_ADDRESS };
             if let Some(entries) = entries {
+                // Up to 2.33 the first call of a process goes through a hook: calloc calls malloc for what it was asked for.
+                let by_hook = found.as_ref().is_some_and(|inner| inner.slow_path_is_its_own);
                 found = Some(Found {
                     entries: entries.clone(),
                     slot,
                     return_address: back,
-                    slow_path_is_its_own: above_slow_path,
+                    slow_path_is_its_own: above_slow_path || by_hook,
                 });
             }
             if depth == 0

@@ -1,7 +1,7 @@
 //! What happens where room runs out, and in a PID namespace of one's own.
 
+use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use memtrace::session::{Begin, Options};
 use memtrace_analysis::event::{Entry, EventKind, SyscallKind};
@@ -78,23 +78,32 @@ fn threads_without_room_are_counted_and_their_calls_too() {
 }
 
 #[test]
-fn the_probes_of_a_process_go_together_and_not_one_after_the_other() {
+fn the_probes_of_a_process_go_with_it_and_leave_the_others() {
     if !can_trace() {
         return;
     }
     with_options(&Options::default(), |_, session| {
-        let program = Program::build("entries");
-        let (target, plan) = target(program.pid());
-        session.add(&target, Some(&plan), false, Begin::Now).unwrap();
-        let begin = Instant::now();
-        session.detach_process(program.pid());
-        let taken = begin.elapsed();
-        if !session.detaches_together() {
-            eprintln!("skipped: this kernel takes probes away one after the other ({taken:?})");
-            return;
+        let (one, two) = (Program::build("entries"), Program::build("entries"));
+        let links = || {
+            let held = fs::read_dir("/proc/self/fd").unwrap();
+            held.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok())
+                .filter(|what| {
+                    what.to_string_lossy().contains("perf_event") || what.to_string_lossy().contains("bpf_link")
+                })
+                .count()
+        };
+        let before = links();
+        for program in [&one, &two] {
+            let (target, plan) = target(program.pid());
+            session.add(&target, Some(&plan), false, Begin::Now).unwrap();
         }
-        // One grace period is about 100 ms, a dozen of them more than a second; a busy machine stretches either.
-        assert!(taken < Duration::from_millis(700), "{taken:?}");
+        let both = links();
+        assert!(both > before, "probes are links that are held: {before}, then {both}");
+        session.detach_process(one.pid());
+        let second = links();
+        session.detach_process(two.pid());
+        assert_eq!(links(), before);
+        assert_eq!(second - before, both - second, "each process has as many of its own");
     });
 }
 
