@@ -35,6 +35,7 @@ mod readme;
 mod soak;
 mod test;
 mod toolchain;
+mod tracepoints;
 mod workspace;
 
 /// Builds, tests and demonstrates memtrace.

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::process::{self, Root, say};
+use crate::tracepoints::Keeper;
 use crate::{ebpf, glibcs, kernels, old_lab, packages, workspace};
 
 const NEEDS_ROOT: [&str; 4] = ["kernel", "oracle", "spawn", "target"];
@@ -152,8 +153,12 @@ fn run_tests(options: &Options, summary: &mut Summary) -> Result<()> {
     fs::write(&skips, "").with_context(|| format!("emptying {}", skips.display()))?;
 
     // Tests run the lab's programs, which `cargo test` alone would not build.
-    process::run(process::cargo().args(["build", "--locked"]), "building")?;
+    process::run(
+        process::cargo().args(["build", "--locked", "--bins", "--examples"]),
+        "building",
+    )?;
     say("running the tests");
+    let _keeper = Keeper::start();
     let own = std::env::current_exe().context("finding the path of xtask")?;
     let mut tests = process::cargo();
     tests
