@@ -153,10 +153,18 @@ fn run_tests(options: &Options, summary: &mut Summary) -> Result<()> {
     fs::write(&skips, "").with_context(|| format!("emptying {}", skips.display()))?;
 
     // Tests run the lab's programs, which `cargo test` alone would not build.
-    process::run(
-        process::cargo().args(["build", "--locked", "--bins", "--examples"]),
-        "building",
-    )?;
+    process::run(process::cargo().args(["build", "--locked"]), "building")?;
+    // Apart: built together with the tests' own dependencies, xtask would be another, and is running.
+    let mut keeper = process::cargo();
+    keeper.args([
+        "build",
+        "--locked",
+        "--package",
+        "memtrace",
+        "--example",
+        "keep_tracepoints",
+    ]);
+    process::run(&mut keeper, "building what runs beside the tests")?;
     say("running the tests");
     let _keeper = Keeper::start();
     let own = std::env::current_exe().context("finding the path of xtask")?;
