@@ -132,7 +132,7 @@ pub const ALL: [Arm; 13] = [
     },
     Arm {
         name: "auto",
-        about: "memtrace as it comes, with its default budget, over a minute",
+        about: "memtrace as it comes, with its default budget",
         needs: None,
         kind: Kind::Memtrace(&[]),
     },

@@ -1,4 +1,4 @@
-//! The budget: memtrace as it comes, over a minute, on a workload that runs before and after without it.
+//! The budget: memtrace as it comes, over a minute (less with --quick), on a workload that runs before and after without it.
 
 use std::time::Duration;
 
