@@ -4,7 +4,7 @@ mod explain_support;
 
 use std::time::{Duration, Instant};
 
-use explain_support::Heaps;
+use explain_support::{Heaps, sum_of_parts};
 use memtrace_analysis::glibc::Problem;
 use memtrace_analysis::glibc::look::VerdictKind;
 
@@ -52,13 +52,7 @@ fn a_smashed_size_is_named() {
                 wrong.push(format!("{whose}: the verdict does not say it: {:?}", look.verdict));
             }
             let resident = &look.resident;
-            let sum = resident.live
-                + resident.retained
-                + resident.allocator_overhead
-                + resident.file
-                + resident.shared
-                + resident.stacks
-                + resident.other_anon;
+            let sum = sum_of_parts(resident);
             if sum != resident.total || resident.heap_unknown == 0 {
                 wrong.push(format!("{whose}: resident parts do not add up: {resident:?}"));
             }

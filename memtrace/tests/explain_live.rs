@@ -6,7 +6,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use explain_support::{Heaps, Process};
+use explain_support::{Heaps, Process, sum_of_parts};
 use memtrace_analysis::glibc::look::Look;
 use memtrace_test_support::binary;
 use memtrace_test_support::scratch::Scratch;
@@ -38,13 +38,7 @@ fn states(pid: u32) -> Vec<char> {
 
 fn is_consistent(look: &Look) -> bool {
     let resident = &look.resident;
-    let sum = resident.live
-        + resident.retained
-        + resident.allocator_overhead
-        + resident.file
-        + resident.shared
-        + resident.stacks
-        + resident.other_anon;
+    let sum = sum_of_parts(resident);
     sum == resident.total && look.torn != look.problems.is_empty()
 }
 

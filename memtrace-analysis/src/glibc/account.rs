@@ -121,13 +121,7 @@ pub fn account(around: &Surroundings<'_>, heap: Option<(&Heap, &[ArenaTally])>) 
 /// The mappings' figures and the pages' states are of two moments in a process that runs on: the parts are made to add
 /// up, with what is left over or missing at the malloc's own figures.
 fn settle(resident: &mut Resident) {
-    let sum = resident.live
-        + resident.retained
-        + resident.allocator_overhead
-        + resident.file
-        + resident.shared
-        + resident.stacks
-        + resident.other_anon;
+    let sum = resident.sum();
     resident.other_anon += resident.total.saturating_sub(sum);
     let mut excess = sum.saturating_sub(resident.total);
     for part in [&mut resident.live, &mut resident.retained, &mut resident.other_anon] {

@@ -124,6 +124,13 @@ pub struct Resident {
     pub hugetlb: u64,
 }
 
+impl Resident {
+    /// Of the parts that make up `total`.
+    pub const fn sum(&self) -> u64 {
+        self.live + self.retained + self.allocator_overhead + self.file + self.shared + self.stacks + self.other_anon
+    }
+}
+
 /// Retained bytes by where they are, and by what it would take to get them back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retained {

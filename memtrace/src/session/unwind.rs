@@ -127,6 +127,64 @@ struct Row {
     return_address: Saved,
 }
 
+/// The stack as it was recorded, from `begin` upwards.
+#[derive(Clone, Copy)]
+struct Stack<'a> {
+    begin: u64,
+    words: &'a [u64],
+}
+
+impl Stack<'_> {
+    fn word(self, address: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.begin).filter(|offset| offset % 8 == 0)?;
+        self.words.get(usize::try_from(offset / 8).ok()?).copied()
+    }
+}
+
+/// Registers on the way up, as far as they are known.
+struct Cursor {
+    ip: u64,
+    sp: u64,
+    fp: Option<u64>,
+    lr: Option<u64>,
+}
+
+impl Cursor {
+    const fn new(registers: Registers) -> Self {
+        let Registers { ip, sp, fp, lr } = registers;
+        Self {
+            ip,
+            sp,
+            fp: Some(fp),
+            lr: Some(lr),
+        }
+    }
+}
+
+/// What a function's row says of its frame.
+struct CallFrame {
+    /// The canonical frame address: the caller's stack pointer after the return.
+    end: u64,
+    /// Where the return address lies on x86_64, and what stands for that place on arm64.
+    slot: u64,
+    back: Option<u64>,
+    /// The caller's.
+    fp: Option<u64>,
+}
+
+impl CallFrame {
+    /// One function up, where this one returns to `back`.
+    const fn caller(&self, back: u64) -> Cursor {
+        Cursor {
+            ip: back,
+            sp: self.end,
+            fp: self.fp,
+            // A function that has called another one has saved its own return address.
+            lr: None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Base {
     Sp,
@@ -200,21 +258,37 @@ impl Unwinder {
         })
     }
 
+    /// The frame of the function that runs at a cursor; None when where it ends is not known.
+    fn frame(&self, row: &Row, at: &Cursor, stack: Stack<'_>) -> Option<CallFrame> {
+        let from = match row.base {
+            Base::Sp => Some(at.sp),
+            Base::Fp => at.fp,
+        };
+        let end = from?.wrapping_add_signed(row.offset);
+        let saved = |rule: Saved, now: Option<u64>| match rule {
+            Saved::Same => now,
+            Saved::At(offset) => stack.word(end.wrapping_add_signed(offset)),
+            Saved::Nowhere | Saved::Unknown => None,
+        };
+        let (back, fp) = (saved(row.return_address, at.lr), saved(row.fp, at.fp));
+        // The call pushes the return address on x86_64, so that the slot lies just below the frame's end.
+        let (slot, back) = if self.architecture == Architecture::X86_64 {
+            (end.wrapping_sub(8), back)
+        } else {
+            (end, back.map(|back| back & ARM64_ADDRESS))
+        };
+        Some(CallFrame { end, slot, back, fp })
+    }
+
     /// Follows the frames. `stack` holds the words from `registers.sp` upwards, `base` is the library's load address.
     pub fn follow(&mut self, registers: Registers, base: u64, slot: u64, stack: &[u64]) -> Way {
-        let Registers { mut ip, mut sp, fp, lr } = registers;
-        let word = |address: u64| {
-            let offset = address.checked_sub(registers.sp)?;
-            stack
-                .get(usize::try_from(offset / 8).ok()?)
-                .filter(|_| offset % 8 == 0)
-                .copied()
+        let stack = Stack {
+            begin: registers.sp,
+            words: stack,
         };
-        let x86 = self.architecture == Architecture::X86_64;
-        let mut fp = Some(fp);
-        let mut lr = Some(lr);
+        let mut at = Cursor::new(registers);
         for depth in 0..FRAMES {
-            let address = ip.wrapping_sub(base);
+            let address = at.ip.wrapping_sub(base);
             if !self.text.contains(&address) {
                 return Way::Misses;
             }
@@ -222,40 +296,24 @@ impl Unwinder {
             let Some(row) = self.row(address - 1) else {
                 return Way::Lost;
             };
-            let from = match row.base {
-                Base::Sp => Some(sp),
-                Base::Fp => fp,
-            };
-            let Some(frame) = from.map(|from| from.wrapping_add_signed(row.offset)) else {
+            let Some(frame) = self.frame(&row, &at, stack) else {
                 return Way::Lost;
             };
-            // The call pushes the return address on x86_64, so that the slot lies just below the frame address.
-            let own_slot = if x86 { frame.wrapping_sub(8) } else { frame };
-            let saved = |rule: Saved, now: Option<u64>| match rule {
-                Saved::Same => now,
-                Saved::At(offset) => word(frame.wrapping_add_signed(offset)),
-                Saved::Nowhere | Saved::Unknown => None,
-            };
-            let back = saved(row.return_address, lr).map(|back| if x86 { back } else { back & ARM64_ADDRESS });
-            if own_slot == slot {
+            if frame.slot == slot {
                 return match (self.foreign.contains(&row.function), depth) {
-                    (false, _) if self.calls_another(back, base) => Way::Misses,
+                    (false, _) if self.calls_another(frame.back, base) => Way::Misses,
                     (false, _) => Way::Arrives,
                     (true, 0) => Way::ArrivesInWrapper,
                     (true, _) => Way::Misses,
                 };
             }
-            if own_slot > slot || frame < sp {
+            if frame.slot > slot || frame.end < at.sp {
                 return Way::Misses;
             }
-            let Some(back) = back else {
+            let Some(back) = frame.back else {
                 return Way::Lost;
             };
-            ip = back;
-            fp = saved(row.fp, fp);
-            sp = frame;
-            // A function that has called another one has saved its own return address.
-            lr = None;
+            at = frame.caller(back);
         }
         Way::Lost
     }
@@ -263,22 +321,16 @@ impl Unwinder {
     /// Climbs from a system call to the allocator's entry point, without knowing that there is one. `slow_path` is the slot
     /// of a call of the slow path that may be on the way.
     pub fn climb(&mut self, registers: Registers, base: u64, slow_path: Option<u64>, stack: &[u64]) -> Climb {
-        let Registers { mut ip, mut sp, fp, lr } = registers;
-        let word = |address: u64| {
-            let offset = address.checked_sub(registers.sp)?;
-            stack
-                .get(usize::try_from(offset / 8).ok()?)
-                .filter(|_| offset % 8 == 0)
-                .copied()
+        let stack = Stack {
+            begin: registers.sp,
+            words: stack,
         };
-        let x86 = self.architecture == Architecture::X86_64;
-        let mut fp = Some(fp);
-        let mut lr = Some(lr);
+        let mut at = Cursor::new(registers);
         let mut found: Option<Found> = None;
         let mut above_slow_path = false;
         let mut perhaps: Option<Found> = None;
         for depth in 0..FRAMES {
-            let address = ip.wrapping_sub(base);
+            let address = at.ip.wrapping_sub(base);
             if !self.text.contains(&address) {
                 break;
             }
@@ -290,32 +342,18 @@ impl Unwinder {
             if row.return_address == Saved::Nowhere || found.is_some() && entries.is_none() {
                 break;
             }
-            let from = match row.base {
-                Base::Sp => Some(sp),
-                Base::Fp => fp,
-            };
-            let Some(frame) = from
-                .map(|from| from.wrapping_add_signed(row.offset))
-                .filter(|&frame| frame >= sp)
-            else {
+            let Some(frame) = self.frame(&row, &at, stack).filter(|frame| frame.end >= at.sp) else {
                 return found.map_or(Climb::Lost, Climb::Call);
             };
-            let slot = if x86 { frame.wrapping_sub(8) } else { frame };
-            let saved = |rule: Saved, now: Option<u64>| match rule {
-                Saved::Same => now,
-                Saved::At(offset) => word(frame.wrapping_add_signed(offset)),
-                Saved::Nowhere | Saved::Unknown => None,
-            };
-            let Some(back) = saved(row.return_address, lr) else {
+            let Some(back) = frame.back else {
                 return Climb::Lost;
             };
-            let back = if x86 { back } else { back & ARM64_ADDRESS };
             if let Some(entries) = entries {
                 // Up to 2.33 the first call of a process goes through a hook: calloc calls malloc for what it was asked for.
                 let by_hook = found.as_ref().is_some_and(|inner| inner.slow_path_is_its_own);
                 found = Some(Found {
                     entries: entries.clone(),
-                    slot,
+                    slot: frame.slot,
                     return_address: back,
                     slow_path_is_its_own: above_slow_path || by_hook,
                 });
@@ -325,17 +363,13 @@ impl Unwinder {
             {
                 perhaps = Some(Found {
                     entries: entries.clone(),
-                    slot,
+                    slot: frame.slot,
                     return_address: back,
                     slow_path_is_its_own: false,
                 });
             }
-            above_slow_path = slow_path == Some(slot);
-            ip = back;
-            fp = saved(row.fp, fp);
-            sp = frame;
-            // A function that has called another one has saved its own return address.
-            lr = None;
+            above_slow_path = slow_path == Some(frame.slot);
+            at = frame.caller(back);
         }
         match (found, perhaps) {
             (Some(found), _) => Climb::Call(found),

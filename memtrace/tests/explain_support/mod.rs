@@ -8,7 +8,7 @@ use std::process::Command;
 use std::rc::Rc;
 
 use memtrace::inspect::{self, LookOptions};
-use memtrace_analysis::glibc::look::Look;
+use memtrace_analysis::glibc::look::{Look, Resident};
 use memtrace_test_support::cc::{self, Kind};
 use memtrace_test_support::child::Talker;
 use memtrace_test_support::counter::Counter;
@@ -168,6 +168,17 @@ impl Process {
     }
 }
 
+/// The parts that are to make up the total, added up apart from the code under test.
+pub fn sum_of_parts(resident: &Resident) -> u64 {
+    resident.live
+        + resident.retained
+        + resident.allocator_overhead
+        + resident.file
+        + resident.shared
+        + resident.stacks
+        + resident.other_anon
+}
+
 /// Where a look contradicts itself, the program or glibc's own statistics. Of blocks that glibc itself keeps (a dtv for
 /// each thread, for one) there may be a few more than the program knows.
 pub fn differs(whose: &str, look: &Look, facts: &BTreeMap<String, u64>) -> Vec<String> {
@@ -213,13 +224,7 @@ pub fn differs(whose: &str, look: &Look, facts: &BTreeMap<String, u64>) -> Vec<S
         facts["rss"] + (512 << 10),
     );
     let resident = &look.resident;
-    let sum = resident.live
-        + resident.retained
-        + resident.allocator_overhead
-        + resident.file
-        + resident.shared
-        + resident.stacks
-        + resident.other_anon;
+    let sum = sum_of_parts(resident);
     check("the sum of resident parts", sum, resident.total, resident.total);
     let parts = resident.retained_parts;
     check(

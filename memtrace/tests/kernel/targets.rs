@@ -13,7 +13,6 @@ use memtrace_test_support::cc;
 use memtrace_test_support::child::Talker;
 use memtrace_test_support::glibc;
 use memtrace_test_support::scratch::Scratch;
-use memtrace_test_support::skip::skip;
 
 use super::support::{can_trace, target, with_session};
 
@@ -107,13 +106,10 @@ fn every_release_of_glibc_at_hand() {
     if !can_trace() {
         return;
     }
-    let releases = glibc::releases();
-    let Some(oldest) = glibc::oldest(&releases) else {
-        return skip(
-            "every_release_of_glibc_at_hand",
-            "no other release with headers is under target/glibc (cargo xtask glibcs gets them)",
-        );
+    let Some(releases) = glibc::all_or_skip("every_release_of_glibc_at_hand") else {
+        return;
     };
+    let oldest = &releases[0];
     let scratch = Scratch::new();
     let program = cc::build_for(oldest, "known", KNOWN, &scratch);
     with_session(|_, session| {

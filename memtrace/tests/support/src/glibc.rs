@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::workspace;
+use crate::{skip, workspace};
 
 /// A release of glibc, apart from the machine's own.
 #[derive(Clone, Debug)]
@@ -92,6 +92,19 @@ pub fn releases() -> Vec<Release> {
 pub fn oldest(releases: &[Release]) -> Option<&Release> {
     let usable = |release: &&Release| release.development.is_some() || crate::cc::is_ahead();
     releases.first().filter(usable)
+}
+
+/// All releases, of which the first is the one to compile for; where there is none, `test` is skipped.
+pub fn all_or_skip(test: &str) -> Option<Vec<Release>> {
+    let releases = releases();
+    if oldest(&releases).is_none() {
+        skip::skip(
+            test,
+            "no other release of glibc with its headers is unpacked (cargo xtask glibcs gets them)",
+        );
+        return None;
+    }
+    Some(releases)
 }
 
 /// The lab's programs built with the oldest release, which run under all; None where xtask has not built them.
