@@ -5,6 +5,8 @@
 //! [`Header`] that names its kind and length; a reader counts a kind it does not know and goes on.
 #![no_std]
 
+use core::mem::offset_of;
+
 /// Which ABI this is: FNV-1a of this file. Any change of it may change a layout, and a kernel side of another one would
 /// be misread without a sign.
 pub const ABI: u64 = fnv_1a(include_bytes!("lib.rs"));
@@ -608,7 +610,11 @@ pub struct ThreadState {
     pub tell: u8,
     /// 1 when the entry of a memory system call has been seen, so that an exit without one tells of a skipped entry.
     pub entered: u8,
-    pub _pad: [u8; 2],
+    /// Of the memory system call that has just returned: one of [`attribution`], and 1 when that is said of `interrupted`, not
+    /// of `frame`. Kept here for a moment only, so that the verifier does not follow each of them through all that comes
+    /// after.
+    pub verdict: u8,
+    pub verdict_of: u8,
 }
 
 /// Where the kernel keeps what; found out by the user side, constant for the programs. Offsets are in bytes,
@@ -713,6 +719,7 @@ const _: () = {
     assert!(size_of::<SlowFrame>() == 40);
     assert!(size_of::<RequestRecord>() == 24 + 8 + 40);
     assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 16 + 32 + 16 + 16 + 64);
+    assert!(offset_of!(ThreadState, frame) == 0 && offset_of!(ThreadState, interrupted) == size_of::<Frame>());
     assert!(size_of::<ThreadState>() == 56 + 56 + 40 + 40 + 48 + 8 + 16 + 24 + 40 + 16);
     assert!(size_of::<ProcessState>() == size_of::<LibcFacts>() + 32);
 };

@@ -1,15 +1,23 @@
-//! Registers and the calling convention: all that differs between processors.
+//! Registers, the calling convention, numbers of system calls: all that differs between processors.
 //!
 //! x86_64: a call pushes its return address, so the *slot* of a call is where that lies, and a live frame can be told
 //! by its content. aarch64: a call leaves its return address in the link register, and where the function saves it is
 //! its own affair; the slot is the stack pointer at entry, and a live frame is told by depth alone.
 
+use core::arch::asm;
+
 use aya_ebpf::bindings::pt_regs;
+use aya_ebpf::cty::c_void;
 use aya_ebpf::helpers::bpf_probe_read_user;
+use aya_ebpf::helpers::generated::{bpf_probe_read_kernel as read_kernel, bpf_probe_read_user as read_user};
+use memtrace_common::syscall;
 
 #[cfg(bpf_target_arch = "x86_64")]
 mod imp {
     use super::*;
+
+    /// Numbers of system calls, in the order of [`syscall`](memtrace_common::syscall).
+    pub const NUMBERS: [u8; syscall::COUNT] = [12, 9, 11, 25, 10, 28];
 
     /// # Safety
     /// `regs` is the context of a uprobe.
@@ -62,7 +70,7 @@ mod imp {
     /// `regs` is the context of a uprobe.
     #[inline(always)]
     pub unsafe fn return_address(_regs: *const pt_regs, slot: u64) -> u64 {
-        word(slot).unwrap_or(0)
+        word_or_zero(slot)
     }
 
     /// The slot of the call that has just returned.
@@ -83,6 +91,9 @@ mod imp {
 #[cfg(bpf_target_arch = "aarch64")]
 mod imp {
     use super::*;
+
+    /// Numbers of system calls, in the order of [`syscall`](memtrace_common::syscall).
+    pub const NUMBERS: [u8; syscall::COUNT] = [214, 222, 215, 216, 226, 233];
 
     /// Bits of an address; above them a function that begins with `paciasp` has put its signature into x30 by the time
     /// the probe is hit.
@@ -145,6 +156,82 @@ mod imp {
 }
 
 pub use imp::*;
+
+/// A memory system call.
+#[derive(Clone, Copy)]
+pub struct Call {
+    /// One of [`syscall`].
+    pub kind: u8,
+    /// So many it has.
+    pub arguments: u32,
+}
+
+/// In the order of [`syscall`].
+const ARGUMENTS: [u8; syscall::COUNT] = [1, 6, 2, 5, 3, 3];
+
+/// By number: kind plus one, arguments; zeros for those that do not move memory.
+static CALLS: [[u8; 2]; 256] = {
+    let mut calls = [[0; 2]; 256];
+    let mut kind = 0;
+    while kind < syscall::COUNT {
+        calls[imp::NUMBERS[kind] as usize] = [kind as u8 + 1, ARGUMENTS[kind]];
+        kind += 1;
+    }
+    calls
+};
+
+/// The memory system call of a number.
+///
+/// Looked up, not compared: the verifier would follow each of the calls through all that comes after.
+#[inline(always)]
+pub fn call(number: u32) -> Option<Call> {
+    if number >= CALLS.len() as u32 {
+        return None;
+    }
+    // SAFETY: inside of the table; volatile, or the compiler makes comparisons of it.
+    let [kind, arguments] = unsafe {
+        (&raw const CALLS)
+            .cast::<[u8; 2]>()
+            .add(number as usize)
+            .read_volatile()
+    };
+    if kind == 0 || arguments > 6 {
+        return None;
+    }
+    Some(Call {
+        kind: kind - 1,
+        arguments: u32::from(arguments),
+    })
+}
+
+/// `value & MASK`, also where the compiler can prove that this changes nothing: the verifier does not keep what it knows of
+/// a value that was put on the stack meanwhile.
+#[inline(always)]
+pub fn masked<const MASK: i32>(value: u64) -> u64 {
+    let mut value = value;
+    // SAFETY: arithmetic on a register.
+    unsafe { asm!("{value} &= {mask}", value = inout(reg) value, mask = const MASK, options(nomem, nostack)) };
+    value
+}
+
+/// A word of the current process's memory; 0 where it cannot be read. Without a branch, which would be one more way for
+/// the verifier to follow.
+#[inline(always)]
+pub fn word_or_zero(address: u64) -> u64 {
+    let mut word = 0;
+    // SAFETY: the helper refuses addresses that cannot be read, and then writes zeros.
+    unsafe { read_user((&raw mut word).cast(), 8, address as *const c_void) };
+    word
+}
+
+/// The same of the kernel's memory.
+#[inline(always)]
+pub fn kernel_word(address: u64) -> u64 {
+    let mut word = 0;
+    // SAFETY: as above.
+    unsafe { read_kernel((&raw mut word).cast(), 8, address as *const c_void) };
+    word
+}
 
 /// A word of the current process's memory.
 #[inline(always)]

@@ -28,6 +28,34 @@ pub fn header<T>(kind: u16, ids: Ids) -> Header {
     }
 }
 
+/// Copies word by word. A plain assignment becomes a call of memmove, a loop over bytes, where the compiler cannot tell that
+/// the two do not overlap: most of what the verifier had to follow, and dear at run time.
+///
+/// # Safety
+/// Both are valid for the access, and aligned to words of which `T` consists.
+#[inline(always)]
+pub unsafe fn copy<T: Copy>(to: *mut T, from: *const T) {
+    const { assert!(size_of::<T>().is_multiple_of(8) && align_of::<T>() == 8) };
+    let (to, from) = (to.cast::<u64>(), from.cast::<u64>());
+    for word in 0..size_of::<T>() / 8 {
+        // SAFETY: the caller vouches for it.
+        unsafe { to.add(word).write_volatile(from.add(word).read()) };
+    }
+}
+
+/// Fills with zeros, likewise.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+pub unsafe fn clear<T: Copy>(what: *mut T) {
+    const { assert!(size_of::<T>().is_multiple_of(8) && align_of::<T>() == 8) };
+    for word in 0..size_of::<T>() / 8 {
+        // SAFETY: the caller vouches for it.
+        unsafe { what.cast::<u64>().add(word).write_volatile(0) };
+    }
+}
+
 /// When the user side has to know of a record.
 #[derive(Clone, Copy)]
 pub enum Wake {

@@ -1,6 +1,5 @@
 //! The allocator call a thread is in: kept at its entry, asked for at every system call.
 
-use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_pt_regs};
 use memtrace_common::{Frame, ProcessState, SlowFrame, ThreadState, attribution, depth, entry};
 
@@ -44,8 +43,8 @@ pub fn user_registers() -> UserRegisters {
 
 #[inline(always)]
 fn register(regs: *const u8, offset: usize) -> u64 {
-    // SAFETY: the helper refuses addresses that cannot be read.
-    unsafe { bpf_probe_read_kernel(regs.add(offset) as *const u64) }.unwrap_or(0)
+    // SAFETY: the caller's pointer is into the current task.
+    arch::kernel_word(unsafe { regs.add(offset) } as u64)
 }
 
 /// Is the call behind `frame` on the stack, given the stack pointer? One of [`attribution`].
@@ -102,21 +101,36 @@ pub fn slow_on_stack(frame: *const SlowFrame, sp: u64) -> bool {
     slot != 0 && sp != 0 && arch::deeper(sp, slot) && slot - sp <= DEPTH
 }
 
-/// How a system call of this thread relates to its allocator call, and which frame that is.
+/// How a system call of this thread relates to its allocator call, and which frame that is: none of what is known of it here
+/// is known to the verifier afterwards.
 #[inline(always)]
-pub fn attribute(process: *const ProcessState, thread: *const ThreadState, sp: u64) -> (u8, *const Frame) {
+pub fn attribute(process: *const ProcessState, thread: *mut ThreadState, sp: u64) -> (u8, *const Frame) {
+    let (verdict, of_interrupted) = judge(process, thread, sp);
+    // SAFETY: a value of THREADS, written to by its own thread alone; two frames lie at its begin.
+    unsafe {
+        (&raw mut (*thread).verdict).write_volatile(verdict);
+        (&raw mut (*thread).verdict_of).write_volatile(u8::from(of_interrupted));
+        let verdict = (&raw const (*thread).verdict).read_volatile();
+        let of = arch::masked::<1>(u64::from((&raw const (*thread).verdict_of).read_volatile()));
+        (verdict, thread.cast_const().cast::<Frame>().add(of as usize))
+    }
+}
+
+/// The verdict, and whether it is about the frame that a signal handler interrupted.
+#[inline(always)]
+fn judge(process: *const ProcessState, thread: *const ThreadState, sp: u64) -> (u8, bool) {
     // SAFETY: values of STATES and THREADS.
     let (watched, epoch, frame, interrupted, handlers) = unsafe {
         (
             (*process).depth,
             (*process).epoch,
             &raw const (*thread).frame,
-            &raw const (*thread).interrupted,
+            (*thread).interrupted.slot,
             (*thread).handlers,
         )
     };
     if watched != depth::CALLS && kernel!(frame_check) != 0 {
-        return (attribution::FOLLOW, frame);
+        return (attribution::FOLLOW, false);
     }
     // SAFETY: as above.
     let state = if unsafe { (*frame).epoch } == epoch {
@@ -124,12 +138,8 @@ pub fn attribute(process: *const ProcessState, thread: *const ThreadState, sp: u
     } else {
         attribution::NONE
     };
-    if state == attribution::DEEPER || handlers == 0 {
-        return (state, frame);
+    if state == attribution::DEEPER || handlers == 0 || interrupted == 0 {
+        return (state, false);
     }
-    // SAFETY: as above.
-    if unsafe { (*interrupted).slot } != 0 {
-        return (attribution::IN_SIGNAL_HANDLER, interrupted);
-    }
-    (state, frame)
+    (attribution::IN_SIGNAL_HANDLER, true)
 }

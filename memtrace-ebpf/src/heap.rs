@@ -2,7 +2,7 @@
 
 use memtrace_common::{Frame, HeapState, entry, syscall};
 
-use crate::arch;
+use crate::arch::word_or_zero as word;
 use crate::filter::Process;
 
 /// A thread arena's segment starts at a multiple of this (HEAP_MAX_SIZE), or with glibc.malloc.hugetlb=2 of so many huge
@@ -14,11 +14,6 @@ const HEAP_MAX_HUGE_PAGES: u64 = 4;
 const TRIM_THRESHOLD: u64 = 0;
 const TOP_PAD: u64 = 8;
 const MMAP_THRESHOLD: u64 = 16;
-
-#[inline(always)]
-fn word(address: u64) -> u64 {
-    arch::word(address).unwrap_or(0)
-}
 
 /// The arena of the thread segment that `address` lies in; 0 when it lies in none.
 #[inline(always)]

@@ -171,7 +171,7 @@ unsafe fn base_of(regs: *const pt_regs, process: Process, entry: u8) -> u64 {
 /// The size field of the chunk behind a pointer, flag bits included; 0 when it cannot be read.
 #[inline(always)]
 pub fn chunk_of(pointer: u64) -> u64 {
-    arch::word(pointer.wrapping_sub(8)).unwrap_or(0)
+    arch::word_or_zero(pointer.wrapping_sub(8))
 }
 
 #[inline(always)]

@@ -99,7 +99,7 @@ fn follow(parent: Process, child: u32) -> bool {
         let Some(state) = STATES.get_ptr_mut(place) else {
             return false;
         };
-        *state = *parent.state;
+        emit::copy(state, parent.state);
         (*state).pid = child;
         if PROCESSES.insert(child, place, 0).is_ok() {
             return true;

@@ -8,6 +8,7 @@ use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_map_lookup_percpu_elem};
 use memtrace_common::UNKNOWN_OFFSET;
 
+use crate::arch;
 use crate::maps::{MEASURE, kernel};
 
 const FILE: usize = 0;
@@ -34,7 +35,7 @@ fn counters() -> u64 {
     }
     // SAFETY: takes nothing and always answers.
     let task = unsafe { bpf_get_current_task() };
-    let mm = read_word(task.wrapping_add(u64::from(kernel!(task_mm)))).unwrap_or(0);
+    let mm = arch::kernel_word(task.wrapping_add(u64::from(kernel!(task_mm))));
     if mm == 0 {
         return 0;
     }
@@ -125,7 +126,7 @@ fn per_cpu_base() -> u64 {
         return 0;
     }
     let map = number((&raw const MEASURE).cast());
-    read_word(map.wrapping_add(u64::from(kernel!(array_per_cpu)))).unwrap_or(0)
+    arch::kernel_word(map.wrapping_add(u64::from(kernel!(array_per_cpu))))
 }
 
 /// A pointer as a number to calculate with, which the verifier does not allow for the pointer itself: so it is read

@@ -4,7 +4,6 @@
 //! the handler's frames can take. The outermost one counts; it is told by the stack pointer that it has interrupted.
 
 use aya_ebpf::EbpfContext;
-use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::bpf_get_current_task;
 use aya_ebpf::macros::tracepoint;
 use aya_ebpf::programs::TracePointContext;
@@ -101,8 +100,7 @@ fn task_word(task: u64, offset: u32) -> u64 {
     if offset == UNKNOWN_OFFSET {
         return 0;
     }
-    // SAFETY: the helper refuses addresses that cannot be read.
-    unsafe { bpf_probe_read_kernel(task.wrapping_add(u64::from(offset)) as *const u64) }.unwrap_or(0)
+    arch::kernel_word(task.wrapping_add(u64::from(offset)))
 }
 
 #[inline(always)]

@@ -1,16 +1,17 @@
 //! Memory system calls: the arguments are kept at entry, the record is made at exit, when the result is known.
 
 use aya_ebpf::EbpfContext;
-use aya_ebpf::helpers::generated::bpf_probe_read_user as read_user;
+use aya_ebpf::helpers::generated::{bpf_probe_read_kernel as read_kernel, bpf_probe_read_user as read_user};
 use aya_ebpf::macros::tracepoint;
 use aya_ebpf::programs::TracePointContext;
 use aya_log_ebpf::warn;
 use memtrace_common::{
-    Frame, HeapState, MORE_STACK_WORDS, MOST_STACK_WORDS, STACK_WORDS, SlowFrame, SyscallRecord, ThreadState,
+    Frame, HeapState, MORE_STACK_WORDS, MOST_STACK_WORDS, STACK_WORDS, Snapshot, SyscallRecord, ThreadState,
     attribution, depth, following, record, syscall,
 };
 
-use crate::count::{bump, snapshot};
+use crate::arch::Call;
+use crate::count::{self, bump, snapshot};
 use crate::emit::{self, Wake};
 use crate::filter::{self, Ids, Process, active_process, current_ids};
 use crate::frame::UserRegisters;
@@ -19,20 +20,27 @@ use crate::{arch, frame, heap, rss, signals};
 
 /// The bit of mmap's third argument.
 const PROT_EXEC: u64 = 4;
-/// Words before the arguments (entry) or the result (exit) in the tracepoint's record: the common fields, the number.
-const FIELDS: usize = 2;
+/// Where the tracepoints' records have the number of the system call, behind the common fields; then come its arguments
+/// (entry), or its result (exit).
+const NUMBER: usize = 8;
+const FIELDS: usize = 16;
 
-/// Reads the `n`th word of the fields.
+/// Which memory system call a record is of. One program serves all of their tracepoints, since verifying takes the kernel
+/// longer than anything else at the start.
 #[inline(always)]
-fn field(ctx: &TracePointContext, n: usize) -> u64 {
+fn call_of(ctx: &TracePointContext) -> Option<Call> {
     // SAFETY: the verifier checks the offset against the size of the tracepoint's record.
-    unsafe { *(ctx.as_ptr() as *const u64).add(FIELDS + n) }
+    let number = unsafe { *(ctx.as_ptr().byte_add(NUMBER) as *const u32) };
+    arch::call(number)
 }
 
 #[inline(always)]
-fn enter(ctx: &TracePointContext, call: u8, arguments: usize) {
+fn enter(ctx: &TracePointContext) {
     let Some(ids) = current_ids() else { return };
     let Some(process) = active_process(ids.pid) else { return };
+    let Some(Call { kind: call, arguments }) = call_of(ctx) else {
+        return;
+    };
     let Some(thread) = filter::thread(ids, process) else {
         warn!(
             ctx,
@@ -40,19 +48,17 @@ fn enter(ctx: &TracePointContext, call: u8, arguments: usize) {
         );
         return;
     };
-    let mut args = [0u64; 6];
-    let mut n = 0;
-    while n < arguments {
-        args[n] = field(ctx, n);
-        n += 1;
-    }
     // SAFETY: a value of THREADS, written to by its own thread alone.
     unsafe {
         if (*thread).pending != 0 {
             skipped(process, (*thread).pending - 1);
         }
         (*thread).entered = 1;
-        (*thread).pending_args = args;
+        let args = &raw mut (*thread).pending_args;
+        emit::clear(args);
+        // Not read directly: a program that reads more words than a tracepoint's record has cannot be attached to it.
+        let bytes = arch::masked::<0x38>(u64::from(arguments) * 8) as u32;
+        read_kernel(args.cast(), bytes, ctx.as_ptr().byte_add(FIELDS));
         (*thread).pending_enter_ns = emit::now();
         let may_be_arena = (*thread).frame.slot != 0 || (*process.state).depth != depth::CALLS;
         (*thread).pending_arena = if call == syscall::MUNMAP && may_be_arena {
@@ -61,7 +67,7 @@ fn enter(ctx: &TracePointContext, call: u8, arguments: usize) {
             } else {
                 (*process.state).libc_base
             };
-            heap::thread_arena(process, base, args[0])
+            heap::thread_arena(process, base, (*thread).pending_args[0])
         } else {
             0
         };
@@ -74,25 +80,38 @@ fn enter(ctx: &TracePointContext, call: u8, arguments: usize) {
 #[inline(always)]
 fn skipped(process: Process, call: u8) {
     bump!(process, lost_records);
-    // The verifier wants to see that each place lies in the table.
-    for known in 0..syscall::COUNT {
-        if known == call as usize {
-            bump!(process, syscalls[known]);
+    made_one(process, call, false);
+}
+
+/// Adds to the counters of a memory system call.
+#[inline(always)]
+fn made_one(process: Process, call: u8, failed: bool) {
+    // The verifier wants to see, just before it is used, that the place lies among the counters.
+    let place = arch::masked::<7>(u64::from(call)) as usize;
+    // SAFETY: a value of COUNTERS; there are as many places as kinds of calls.
+    unsafe {
+        count::add((&raw mut (*process.counters).syscalls).cast::<u64>().add(place), 1);
+        if failed {
+            count::add(
+                (&raw mut (*process.counters).syscalls_failed).cast::<u64>().add(place),
+                1,
+            );
         }
     }
 }
 
 #[inline(always)]
-fn exit(ctx: &TracePointContext, call: u8) {
+fn exit(ctx: &TracePointContext) {
     let Some(ids) = current_ids() else { return };
     let Some(process) = active_process(ids.pid) else { return };
-    let result = field(ctx, 0) as i64;
+    let Some(Call { kind: call, .. }) = call_of(ctx) else {
+        return;
+    };
+    // SAFETY: the verifier checks the offset against the size of the tracepoint's record.
+    let result = unsafe { *(ctx.as_ptr().byte_add(FIELDS) as *const i64) };
     let Some(thread) = THREADS.get_ptr_mut(&ids.thread_key()) else {
         // Its entry found no room: counted there as lost, and here so that the number of calls stays exact.
-        bump!(process, syscalls[call as usize]);
-        if (-4095..0).contains(&result) {
-            bump!(process, syscalls_failed[call as usize]);
-        }
+        made_one(process, call, (-4095..0).contains(&result));
         return;
     };
     // SAFETY: a value of THREADS, written to by its own thread alone.
@@ -112,19 +131,17 @@ fn exit(ctx: &TracePointContext, call: u8) {
         (*thread).pending = 0;
         (*thread).pending_args[0]
     };
-    bump!(process, syscalls[call as usize]);
     // brk does not say that it failed: it returns the break as it is.
     let failed = if call == syscall::BRK {
         (result as u64) < requested
     } else {
         (-4095..0).contains(&result)
     };
-    if failed {
-        bump!(process, syscalls_failed[call as usize]);
-    }
+    made_one(process, call, failed);
     let registers = frame::user_registers();
     signals::notice_left(thread, registers.sp);
     let (verdict, kept) = frame::attribute(process.state, thread, registers.sp);
+    let books = books(process, thread, call, verdict, kept);
     let made = Made {
         ids,
         process,
@@ -134,6 +151,9 @@ fn exit(ctx: &TracePointContext, call: u8) {
         registers,
         verdict,
         kept,
+        books,
+        snapshot: snapshot(process, Some(thread)),
+        resident_pages: rss::pages(),
     };
     let up_to_slot = if verdict == attribution::DEEPER {
         // SAFETY: a frame inside a value of THREADS.
@@ -145,11 +165,11 @@ fn exit(ctx: &TracePointContext, call: u8) {
         0
     };
     let sent = if up_to_slot <= bytes(STACK_WORDS) {
-        send::<STACK_WORDS>(made, bytes(STACK_WORDS))
+        send::<STACK_WORDS>(&made, bytes(STACK_WORDS))
     } else if up_to_slot <= bytes(MORE_STACK_WORDS) {
-        send::<MORE_STACK_WORDS>(made, up_to_slot)
+        send::<MORE_STACK_WORDS>(&made, up_to_slot)
     } else {
-        send::<MOST_STACK_WORDS>(made, up_to_slot)
+        send::<MOST_STACK_WORDS>(&made, up_to_slot)
     };
     if !sent {
         warn!(
@@ -193,8 +213,8 @@ const fn bytes(words: usize) -> u64 {
     (words * 8) as u64
 }
 
-/// A system call that has returned.
-#[derive(Clone, Copy)]
+/// A system call that has returned, with all that a record says of it but the stack. It is the same for records of each
+/// length, which the verifier follows one after the other: what has branches is done before.
 struct Made {
     ids: Ids,
     process: Process,
@@ -204,10 +224,49 @@ struct Made {
     registers: UserRegisters,
     verdict: u8,
     kept: *const Frame,
+    books: Books,
+    snapshot: Snapshot,
+    resident_pages: u64,
+}
+
+/// glibc's, for a call of the allocator's.
+struct Books {
+    libc_base: u64,
+    main_arena: u8,
+    heap: HeapState,
 }
 
 #[inline(always)]
-fn send<const WORDS: usize>(made: Made, wanted: u64) -> bool {
+fn books(process: Process, thread: *const ThreadState, call: u8, verdict: u8, kept: *const Frame) -> Books {
+    // SAFETY: values of STATES and THREADS.
+    let (address, pending, base) = unsafe {
+        let base = if verdict == attribution::FOLLOW {
+            (*process.state).libc_base
+        } else {
+            (*thread).libc_base
+        };
+        ((*thread).pending_args[0], (*thread).pending_arena, base)
+    };
+    let is_the_allocators = verdict == attribution::DEEPER
+        || verdict == attribution::UNCHECKED
+        || verdict == attribution::FOLLOW && base != 0;
+    if !is_the_allocators {
+        return Books {
+            libc_base: base,
+            main_arena: 0,
+            heap: HeapState::default(),
+        };
+    }
+    let arena = heap::arena_of_call(process, base, call, address, pending, kept);
+    Books {
+        libc_base: base,
+        main_arena: u8::from(arena == 0),
+        heap: heap::read(process, base, arena),
+    }
+}
+
+#[inline(always)]
+fn send<const WORDS: usize>(made: &Made, wanted: u64) -> bool {
     // New code is looked at from outside.
     // SAFETY: a value of THREADS.
     let protection = unsafe { (*made.thread).pending_args[2] };
@@ -221,8 +280,8 @@ fn send<const WORDS: usize>(made: Made, wanted: u64) -> bool {
 
 /// `wanted`: bytes of the stack that are of interest.
 #[inline(always)]
-fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: Made, wanted: u64) {
-    let Made {
+fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: &Made, wanted: u64) {
+    let &Made {
         ids,
         process,
         thread,
@@ -231,25 +290,21 @@ fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: Made, wante
         registers,
         verdict,
         kept,
+        ..
     } = made;
     // SAFETY: `record` is reserved memory of that size; the rest are map values.
     unsafe {
         (*record).header = emit::header::<SyscallRecord<WORDS>>(record::SYSCALL, ids);
         (*record).enter_ns = (*thread).pending_enter_ns;
-        (*record).args = (*thread).pending_args;
+        emit::copy(&raw mut (*record).args, &raw const (*thread).pending_args);
         (*record).result = result;
         (*record).ip = registers.ip;
         (*record).sp = registers.sp;
         (*record).fp = registers.fp;
         (*record).lr = registers.lr;
-        let base = if verdict == attribution::FOLLOW {
-            (*process.state).libc_base
-        } else {
-            (*thread).libc_base
-        };
-        (*record).libc_base = base;
-        (*record).frame = *kept;
-        (*record).slow = (*thread).slow;
+        (*record).libc_base = made.books.libc_base;
+        emit::copy(&raw mut (*record).frame, kept);
+        emit::copy(&raw mut (*record).slow, &raw const (*thread).slow);
         (*record).hits = (*thread).calls;
         if verdict == attribution::FOLLOW {
             let epoch = (*process.state).epoch;
@@ -257,28 +312,18 @@ fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: Made, wante
                 (*record).frame.entry = 0;
             }
             if (*thread).slow.epoch != epoch {
-                (*record).slow = SlowFrame::NONE;
+                emit::clear(&raw mut (*record).slow);
             }
             // A set-up in two parts: an arena's, then a thread cache's.
             (*thread).tell = 2;
         }
         if verdict != attribution::FOLLOW && (*kept).return_address == 0 && arch::SLOT_HOLDS_ADDRESS {
-            (*record).frame.return_address = arch::word((*kept).slot).unwrap_or(0);
+            (*record).frame.return_address = arch::word_or_zero((*kept).slot);
         }
-        (*record).main_arena = 0;
-        (*record).heap = if verdict == attribution::DEEPER
-            || verdict == attribution::UNCHECKED
-            || verdict == attribution::FOLLOW && base != 0
-        {
-            let (address, pending) = ((*thread).pending_args[0], (*thread).pending_arena);
-            let arena = heap::arena_of_call(process, base, call, address, pending, kept);
-            (*record).main_arena = u8::from(arena == 0);
-            heap::read(process, base, arena)
-        } else {
-            HeapState::default()
-        };
-        (*record).snapshot = snapshot(process, Some(thread));
-        (*record).resident_pages = rss::pages();
+        (*record).main_arena = made.books.main_arena;
+        (*record).heap = made.books.heap;
+        (*record).snapshot = made.snapshot;
+        (*record).resident_pages = made.resident_pages;
         (*record).syscall = call;
         (*record).attribution = verdict;
         let interrupted = (*thread).interrupted.slot | (*thread).interrupted_slow.slot;
@@ -307,25 +352,14 @@ fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: Made, wante
     }
 }
 
-macro_rules! call {
-    ($enter:ident, $exit:ident, $call:expr, $arguments:expr) => {
-        #[tracepoint]
-        pub fn $enter(ctx: TracePointContext) -> u32 {
-            enter(&ctx, $call, $arguments);
-            0
-        }
-
-        #[tracepoint]
-        pub fn $exit(ctx: TracePointContext) -> u32 {
-            exit(&ctx, $call);
-            0
-        }
-    };
+#[tracepoint]
+pub fn enter_syscall(ctx: TracePointContext) -> u32 {
+    enter(&ctx);
+    0
 }
 
-call!(enter_brk, exit_brk, syscall::BRK, 1);
-call!(enter_mmap, exit_mmap, syscall::MMAP, 6);
-call!(enter_munmap, exit_munmap, syscall::MUNMAP, 2);
-call!(enter_mremap, exit_mremap, syscall::MREMAP, 5);
-call!(enter_mprotect, exit_mprotect, syscall::MPROTECT, 3);
-call!(enter_madvise, exit_madvise, syscall::MADVISE, 3);
+#[tracepoint]
+pub fn exit_syscall(ctx: TracePointContext) -> u32 {
+    exit(&ctx);
+    0
+}

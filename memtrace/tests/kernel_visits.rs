@@ -82,7 +82,10 @@ impl Visit {
     fn held(&self) -> (BTreeSet<u32>, BTreeSet<u32>) {
         let (mut programs, mut links) = (BTreeSet::new(), BTreeSet::new());
         for file in fs::read_dir(format!("/proc/{}/fdinfo", self.child.id())).unwrap() {
-            let text = fs::read_to_string(file.unwrap().path()).unwrap();
+            // What memtrace opens for a moment may be gone by now.
+            let Ok(text) = fs::read_to_string(file.unwrap().path()) else {
+                continue;
+            };
             let id = |name: &str| -> Option<u32> {
                 let line = text.lines().find_map(|line| line.strip_prefix(name))?;
                 Some(line.trim().parse().unwrap())

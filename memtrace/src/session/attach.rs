@@ -180,9 +180,8 @@ impl Links {
 
     pub fn attach_tracepoints(&mut self, ebpf: &mut Ebpf) -> Result<()> {
         for kind in SyscallKind::ALL {
-            for side in ["enter", "exit"] {
-                let program = format!("{side}_{}", kind.name());
-                self.tracepoint(ebpf, &program, "syscalls", &format!("sys_{side}_{}", kind.name()))?;
+            for (program, side) in [("enter_syscall", "enter"), ("exit_syscall", "exit")] {
+                self.tracepoint(ebpf, program, "syscalls", &format!("sys_{side}_{}", kind.name()))?;
             }
         }
         for (program, category, name) in SIGNALS {

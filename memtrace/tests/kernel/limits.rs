@@ -160,3 +160,41 @@ fn ids_are_those_of_memtraces_own_pid_namespace() {
     assert!(output.status.success(), "{text}");
     assert!(text.contains(&format!("{} passed", tests.len())), "{text}");
 }
+
+/// Instructions that the kernel may follow to verify one program: each load pays for it, and each takes some 1 us (in an
+/// emulated machine twenty times that).
+const FOLLOWED: u32 = 40_000;
+
+#[test]
+fn the_verifier_is_soon_done_with_each_program() {
+    if !can_trace() {
+        return;
+    }
+    with_options(&Options::default(), |_, _session| {
+        let (mut programs, mut known) = (0, 0);
+        for file in fs::read_dir("/proc/self/fdinfo").unwrap() {
+            // Other tests' may go meanwhile.
+            let Ok(text) = fs::read_to_string(file.unwrap().path()) else {
+                continue;
+            };
+            let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            let Some(id) = field("prog_id:").filter(|_| field("prog_jited:").is_some()) else {
+                continue;
+            };
+            programs += 1;
+            // Kernels before 5.16 do not say.
+            let Some(followed) = field("verified_insns:") else {
+                continue;
+            };
+            known += 1;
+            let followed: u32 = followed.parse().unwrap();
+            assert!(followed < FOLLOWED, "{followed} instructions for program {id}");
+        }
+        assert!(programs > 10);
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        assert!(
+            known == programs || release.starts_with("5.10."),
+            "{known} of {programs}"
+        );
+    });
+}
