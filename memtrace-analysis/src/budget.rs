@@ -1,7 +1,7 @@
-//! Which depth a trace can afford: decided after each stretch of time from what that stretch has cost.
+//! Which depth a trace can afford: decided after each short stretch of time from what that stretch has cost.
 //!
 //! ```text
-//! an account: + the allowed share of the CPU time used       - what the hits have cost
+//! two accounts: + the allowed share of the CPU time used      - what the hits have cost
 //!
 //! calls  --too dear-->  slow path  --too dear-->  system calls        the base
 //!   ^                        \                        /
@@ -9,33 +9,43 @@
 //!   +--- two windows in a row would have fit ---+
 //! ```
 //!
-//! The account is what keeps the limit: a window is opened when it can be paid, and what a first stretch or a surprise has
-//! overdrawn is paid back before the next one. Looks, so that the end of a storm is seen, take at most half of the limit.
+//! The account of the whole trace keeps the limit: a window is opened when it can be paid, and what a storm has overdrawn is
+//! paid back before the next one. Looks, so that the end of a storm is seen, take a tenth of the limit. The account of
+//! the base begins anew with it, and says when the base is too dear: when it is overdrawn by a little, so that a burst that
+//! is paid for does not end it. Where hits may come, the accounts are looked at many times a second, since a storm can slow a
+//! process down a hundred times from one moment to the next.
 //! Nothing here reads a clock: times and costs are given.
 
 use crate::event::Depth;
 
-/// The first stretch, in which every call is counted whatever that costs.
-pub const FIRST_NS: u64 = 250_000_000;
-/// How often what goes well is looked at.
+/// The first stretch, and how soon an account that is being overdrawn is looked at again.
+pub const SOON_NS: u64 = 10_000_000;
+/// How often an account is looked at while all goes well: for so long a storm can last unseen.
+const GLANCE_NS: u64 = 50_000_000;
+/// Longest stretch without probes.
 const STRETCH_NS: u64 = 1_000_000_000;
-/// Shortest and longest window. Putting probes in place takes some 20 ms.
-const WINDOW_NS: u64 = 25_000_000;
+/// Shortest and longest window that is opened because it can be paid. Taking probes away costs what 20 ms of hits do.
+const WINDOW_NS: u64 = 50_000_000;
 const LONGEST_WINDOW_NS: u64 = 250_000_000;
+/// A window that is due, and the part of others after which it is seen whether they can still be paid.
+const PART_NS: u64 = 25_000_000;
 /// Between two windows at least.
 const BETWEEN_NS: u64 = 250_000_000;
 /// A look is due after this time, or later where the limit is low.
 const LOOK_NS: u64 = 5_000_000_000;
+/// The part of the limit that looks may take.
+const FOR_LOOKS: f64 = 0.1;
 /// Trying the slow path once more when it was too dear.
-const TRIAL_NS: u64 = 100_000_000;
+const TRIAL_NS: u64 = 25_000_000;
 const FIRST_RETRY_NS: u64 = 10_000_000_000;
 const LAST_RETRY_NS: u64 = 300_000_000_000;
 /// What would fit must fit with room to spare before it is taken up again.
 const ROOM: f64 = 0.8;
 /// Windows in a row that have to say so.
 const WINDOWS_IN_A_ROW: u32 = 2;
-/// What can be saved up, as a part of a second of each CPU in use.
+/// What can be saved up, and what a base may owe: seconds of what the limit allows of each CPU in use.
 const MOST_SAVED: f64 = 0.25;
+const MOST_OWED: f64 = 0.25;
 /// So little of a CPU is nothing, whatever share of a process's rest it is.
 const NOTHING: f64 = 1e-4;
 
@@ -51,13 +61,37 @@ pub struct Stretch {
 }
 
 impl Stretch {
+    const fn nothing(depth: Depth) -> Self {
+        Self {
+            depth,
+            wall_ns: 0,
+            cpu_ns: 0,
+            cost_ns: 0,
+        }
+    }
+
+    const fn add(&mut self, more: &Self) {
+        self.wall_ns = self.wall_ns.saturating_add(more.wall_ns);
+        self.cpu_ns = self.cpu_ns.saturating_add(more.cpu_ns);
+        self.cost_ns = self.cost_ns.saturating_add(more.cost_ns);
+    }
+
     /// Cost as a part of CPU time.
     fn share(&self) -> f64 {
         ratio(self.cost_ns, self.cpu_ns)
     }
 
+    fn is_nothing(&self) -> bool {
+        ratio(self.cost_ns, self.wall_ns) <= NOTHING
+    }
+
     fn fits(&self, share: f64) -> bool {
-        self.share() <= share || ratio(self.cost_ns, self.wall_ns) <= NOTHING
+        self.share() <= share || self.is_nothing()
+    }
+
+    /// What it leaves of its share, nanoseconds; less than nothing where it took more.
+    fn leaves(&self, share: f64) -> f64 {
+        share * self.cpu_ns as f64 - self.cost_ns as f64
     }
 }
 
@@ -75,14 +109,24 @@ pub struct Next {
     pub for_ns: u64,
 }
 
+/// Calls are counted for a while, or the slow path is tried, above a lesser base.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    left_ns: u64,
+    so_far: Stretch,
+}
+
 #[derive(Clone, Debug)]
 pub struct Budget {
     max_share: f64,
     /// The slow path can be watched.
     slow_path: bool,
     base: Depth,
-    /// What may be spent, nanoseconds.
+    /// What may be spent, nanoseconds: by the whole trace, and by the base since it is one.
     account: f64,
+    of_base: f64,
+    /// The window that is open.
+    window: Option<Window>,
     /// What calls cost by the last window, per nanosecond.
     calls_per_ns: f64,
     /// CPU time used per nanosecond.
@@ -102,6 +146,8 @@ impl Budget {
             slow_path,
             base: Depth::Calls,
             account: 0.0,
+            of_base: 0.0,
+            window: None,
             calls_per_ns: 0.0,
             cpu_per_ns: 0.0,
             fitting: 0,
@@ -114,7 +160,7 @@ impl Budget {
     pub const fn first(&self) -> Next {
         Next {
             depth: Depth::Calls,
-            for_ns: FIRST_NS,
+            for_ns: SOON_NS,
         }
     }
 
@@ -126,104 +172,156 @@ impl Budget {
     /// Takes in what is over, and decides.
     pub fn next(&mut self, done: &Stretch) -> Next {
         self.pay(done);
-        match (self.base, done.depth) {
-            (Depth::Calls, Depth::Calls) => {
-                if !done.fits(self.max_share) {
-                    self.calls_per_ns = ratio(done.cost_ns, done.wall_ns);
-                    self.step_down_to(if self.slow_path {
-                        Depth::SlowPath
-                    } else {
-                        Depth::Syscalls
-                    });
-                }
-            }
-            (_, Depth::Calls) => self.after_window(done),
-            (Depth::SlowPath, Depth::SlowPath) => {
-                if !done.fits(self.max_share) {
-                    self.until_retry_ns = self.retry_ns;
-                    self.retry_ns = self.retry_ns.saturating_mul(2).min(LAST_RETRY_NS);
-                    self.step_down_to(Depth::Syscalls);
-                }
-            }
-            // A trial.
-            (_, Depth::SlowPath) => {
-                if done.fits(self.max_share * ROOM) {
-                    self.base = Depth::SlowPath;
-                    self.retry_ns = FIRST_RETRY_NS;
-                } else {
-                    self.until_retry_ns = self.retry_ns;
-                    self.retry_ns = self.retry_ns.saturating_mul(2).min(LAST_RETRY_NS);
-                }
-            }
-            (_, Depth::Syscalls) => {}
-        }
         if done.depth != Depth::Calls {
             self.since_window_ns = self.since_window_ns.saturating_add(done.wall_ns);
         }
         self.until_retry_ns = self.until_retry_ns.saturating_sub(done.wall_ns);
-        self.choose(done)
+        if let Some(window) = self.window.take() {
+            return self.after_look(window, done);
+        }
+        if self.is_overdrawn() {
+            self.step_down(done);
+            return self.stay();
+        }
+        match self.base {
+            Depth::Calls => self.stay(),
+            _ => self.open_window().unwrap_or_else(|| self.stay()),
+        }
+    }
+
+    /// Probes have come or gone since the last decision: what that took is nothing that a depth is to be judged by.
+    pub fn changed(&mut self, change: &Stretch) {
+        self.book(change.leaves(self.max_share));
     }
 
     fn pay(&mut self, done: &Stretch) {
         if done.wall_ns > 0 {
             self.cpu_per_ns = ratio(done.cpu_ns, done.wall_ns);
         }
-        let saved = MOST_SAVED * 1e9 * self.max_share * self.cpu_per_ns.max(1.0);
-        self.account += self.max_share * done.cpu_ns as f64 - done.cost_ns as f64;
-        // At a low limit a window costs more than that.
+        let left = done.leaves(self.max_share);
+        self.book(left);
+        if self.window.is_none() {
+            // Beside calls there is nothing to look for.
+            let looks = if self.base == Depth::Calls { 0.0 } else { FOR_LOOKS };
+            let left = done.leaves(self.max_share * (1.0 - looks));
+            let left = if done.is_nothing() { left.max(0.0) } else { left };
+            self.of_base = (self.of_base + left).min(self.most_saved());
+        }
+    }
+
+    fn book(&mut self, left: f64) {
+        // At a low limit a window costs more than what may be saved.
         let window = 2.0 * self.calls_per_ns * WINDOW_NS as f64;
-        self.account = self.account.min(saved.max(window));
+        self.account = (self.account + left).min(self.most_saved().max(window));
     }
 
-    fn step_down_to(&mut self, depth: Depth) {
+    fn most_saved(&self) -> f64 {
+        MOST_SAVED * self.second()
+    }
+
+    /// What the limit allows in a second, nanoseconds.
+    fn second(&self) -> f64 {
+        1e9 * self.max_share * self.cpu_per_ns.max(1.0)
+    }
+
+    fn is_overdrawn(&self) -> bool {
+        self.base != Depth::Syscalls && self.of_base < -MOST_OWED * self.second()
+    }
+
+    fn step_down(&mut self, done: &Stretch) {
+        if self.base == Depth::Calls {
+            self.calls_per_ns = ratio(done.cost_ns, done.wall_ns);
+            self.fitting = 0;
+            self.since_window_ns = 0;
+            self.set_base(if self.slow_path {
+                Depth::SlowPath
+            } else {
+                Depth::Syscalls
+            });
+        } else {
+            self.retry_later();
+            self.set_base(Depth::Syscalls);
+        }
+    }
+
+    const fn set_base(&mut self, depth: Depth) {
         self.base = depth;
-        self.fitting = 0;
-        self.since_window_ns = 0;
+        self.of_base = 0.0;
     }
 
-    fn after_window(&mut self, done: &Stretch) {
-        self.calls_per_ns = ratio(done.cost_ns, done.wall_ns);
+    fn retry_later(&mut self) {
+        self.until_retry_ns = self.retry_ns;
+        self.retry_ns = self.retry_ns.saturating_mul(2).min(LAST_RETRY_NS);
+    }
+
+    /// A part of a window is over: it goes on while it can be paid.
+    fn after_look(&mut self, mut window: Window, done: &Stretch) -> Next {
+        window.left_ns = window.left_ns.saturating_sub(done.wall_ns);
+        window.so_far.add(done);
+        if window.so_far.depth == Depth::Calls {
+            self.calls_per_ns = ratio(window.so_far.cost_ns, window.so_far.wall_ns);
+            if window.left_ns >= PART_NS && self.account >= self.calls_per_ns * PART_NS as f64 {
+                self.window = Some(window);
+                return Next {
+                    depth: Depth::Calls,
+                    for_ns: PART_NS,
+                };
+            }
+            self.after_window(&window.so_far);
+        } else if window.so_far.fits(self.max_share * ROOM) {
+            self.retry_ns = FIRST_RETRY_NS;
+            self.set_base(Depth::SlowPath);
+        } else {
+            self.retry_later();
+        }
+        self.stay()
+    }
+
+    fn after_window(&mut self, whole: &Stretch) {
         self.since_window_ns = 0;
-        if !done.fits(self.max_share * ROOM) {
+        if !whole.fits(self.max_share * ROOM) {
             self.fitting = 0;
             return;
         }
         self.fitting = self.fitting.saturating_add(1);
         if self.fitting >= WINDOWS_IN_A_ROW {
-            self.base = Depth::Calls;
             self.retry_ns = FIRST_RETRY_NS;
+            self.set_base(Depth::Calls);
         }
     }
 
-    fn choose(&self, done: &Stretch) -> Next {
-        if self.base == Depth::Calls {
-            return Next {
-                depth: Depth::Calls,
-                for_ns: STRETCH_NS,
-            };
-        }
-        if done.depth == self.base {
-            if let Some(for_ns) = self.window() {
-                return Next {
-                    depth: Depth::Calls,
-                    for_ns,
-                };
-            }
-            if self.slow_path && self.base == Depth::Syscalls && self.until_retry_ns == 0 && self.account > 0.0 {
-                return Next {
-                    depth: Depth::SlowPath,
-                    for_ns: TRIAL_NS,
-                };
-            }
-        }
+    fn stay(&self) -> Next {
+        let for_ns = match self.base {
+            Depth::Syscalls => self.until_window(),
+            _ if self.of_base <= 0.0 => SOON_NS,
+            _ => GLANCE_NS,
+        };
         Next {
             depth: self.base,
-            for_ns: self.until_window(),
+            for_ns,
         }
+    }
+
+    fn open_window(&mut self) -> Option<Next> {
+        let (depth, left_ns) = if let Some(for_ns) = self.possible_window() {
+            (Depth::Calls, for_ns)
+        } else if self.slow_path && self.base == Depth::Syscalls && self.until_retry_ns == 0 && self.account > 0.0 {
+            (Depth::SlowPath, TRIAL_NS)
+        } else {
+            return None;
+        };
+        self.window = Some(Window {
+            left_ns,
+            so_far: Stretch::nothing(depth),
+        });
+        Some(Next {
+            depth,
+            for_ns: left_ns.min(PART_NS),
+        })
     }
 
     /// How long a window of calls may be now; None when it has to wait.
-    fn window(&self) -> Option<u64> {
+    fn possible_window(&self) -> Option<u64> {
         if self.since_window_ns < BETWEEN_NS {
             return None;
         }
@@ -233,12 +331,12 @@ impl Budget {
         }
         // A window that fits is looked at once more soon.
         let due = if self.fitting > 0 { BETWEEN_NS } else { self.look_ns() };
-        (self.since_window_ns >= due).then_some(WINDOW_NS)
+        (self.since_window_ns >= due).then_some(PART_NS)
     }
 
-    /// Half of the limit at most, were all of a look's time cost.
+    /// Were all of a look's time cost, it is what looks may take.
     fn look_ns(&self) -> u64 {
-        let lowest = 2.0 * WINDOW_NS as f64 / self.max_share.max(f64::MIN_POSITIVE);
+        let lowest = PART_NS as f64 / (FOR_LOOKS * self.max_share).max(f64::MIN_POSITIVE);
         LOOK_NS.max(lowest.min(u64::MAX as f64) as u64)
     }
 
@@ -312,8 +410,8 @@ mod tests {
             let mut next = budget.first();
             run(&mut budget, &mut next, &model, 60);
             let (cpu, cost, _) = run(&mut budget, &mut next, &model, 600);
-            // What was saved before, and one window more than was paid, are all that can come on top.
-            let slack = (MOST_SAVED * max * model.cpus.max(1.0) + 0.1 * model.cpus) * 1e9;
+            // What was saved before, what the base may owe, and one window more than was paid are all that can come on top.
+            let slack = ((MOST_SAVED + MOST_OWED) * max * model.cpus.max(1.0) + 0.1 * model.cpus) * 1e9;
             prop_assert!(cost <= max * cpu + slack, "{} of {}, base {:?}", cost / cpu, max, budget.base());
         }
 
@@ -332,8 +430,38 @@ mod tests {
             let mut next = budget.first();
             run(&mut budget, &mut next, &storm, 120);
             let calm = Model { cpus: storm.cpus, calls: max * 0.1, slow_path: 0.0 };
-            run(&mut budget, &mut next, &calm, 60 + (8.0 * WINDOW_NS as f64 / 1e9 / max) as u64);
+            run(&mut budget, &mut next, &calm, 60 + (4.0 * PART_NS as f64 / 1e9 / (FOR_LOOKS * max)) as u64);
             prop_assert_eq!(budget.base(), Depth::Calls);
+        }
+
+        #[test]
+        fn a_storm_overdraws_little_whenever_it_begins(
+            (storm, max) in models(),
+            part in 0.0f64..0.9,
+            possible in any::<bool>(),
+            begin_ns in 0u64..20_000_000_000,
+        ) {
+            let calm = Model { cpus: storm.cpus, calls: max * part, slow_path: 0.0 };
+            let mut budget = Budget::new(max, possible);
+            let mut next = budget.first();
+            let (mut now, mut left, mut least) = (0, 0.0f64, 0.0f64);
+            while now < begin_ns + 60_000_000_000 {
+                // It does not wait for a stretch to end.
+                let before = next.for_ns.min(begin_ns.saturating_sub(now));
+                let mut done = calm.run(Next { for_ns: before, ..next });
+                done.add(&storm.run(Next { for_ns: next.for_ns - before, ..next }));
+                if done.wall_ns > before {
+                    left += done.leaves(max);
+                    least = least.min(left);
+                }
+                now += done.wall_ns;
+                next = budget.next(&done);
+            }
+            // Counting calls and then the slow path: until that is seen, and what each may owe before it is given up; one
+            // window that was opened too early.
+            let unseen = 2.0 * (GLANCE_NS + SOON_NS) as f64 + 2.0 * WINDOW_NS as f64;
+            let most = unseen * storm.cpus + (2.0 * MOST_OWED + MOST_SAVED) * 1e9 * max * storm.cpus.max(1.0);
+            prop_assert!(-least <= most, "{} ms of {} ms", -least / 1e6, most / 1e6);
         }
 
         #[test]
@@ -357,7 +485,7 @@ mod tests {
             for (depth, wall_ns, cpu_ns, cost_ns) in depths {
                 let depth = [Depth::Calls, Depth::SlowPath, Depth::Syscalls][depth as usize];
                 let next = budget.next(&Stretch { depth, wall_ns, cpu_ns, cost_ns });
-                prop_assert!(next.for_ns >= WINDOW_NS);
+                prop_assert!(next.for_ns >= SOON_NS);
             }
         }
     }

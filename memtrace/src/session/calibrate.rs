@@ -2,7 +2,9 @@
 //! memtrace's own, before anything else is touched.
 //!
 //! The child calls two functions of memtrace's own code in a loop, with and without the very programs that are to watch
-//! malloc and free, on an instruction of the cheap kind. It runs nothing of Rust's and nothing of malloc's.
+//! malloc and free, on an instruction of the cheap kind. Between them it reads more memory than the nearest cache holds, as a
+//! process does that uses what it allocates: in a bare loop a hit costs a quarter less than in python3. It runs nothing of
+//! Rust's and nothing of malloc's.
 
 use std::arch::global_asm;
 use std::fs;
@@ -17,6 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 use memtrace_common::{active, entry};
 
 use super::Session;
+use super::attach::Link;
 use super::state;
 
 /// What was measured.
@@ -27,6 +30,9 @@ pub struct Calibration {
     /// Longest time that the child, which did nothing but look at the clock, lost at once while two probes were put in
     /// place and taken away; times at which the CPU was taken away from it for another process do not count.
     pub pause_ns: u64,
+    /// For how long the child's calls still trapped when probes were taken away: the kernel waits before it gives the code
+    /// its own instructions back, and counts no hit meanwhile.
+    pub going_ns: u64,
 }
 
 // Two functions whose first instruction the kernel emulates (push) or simulates (adr).
@@ -61,15 +67,26 @@ unsafe extern "C" {
 }
 
 /// Calls of both in a row that are timed as one, and how often: the median counts.
-const PAIRS: u64 = 500;
-const ROUNDS: usize = 9;
+const PAIRS: u64 = 50;
+const ROUNDS: usize = 21;
+/// What is read between two pairs, and the part of it that is fetched at once.
+const READ: usize = 256 << 10;
+const LINE: usize = 64;
 /// How long the child watches the clock after the probes have begun to go.
 const WATCH: Duration = Duration::from_millis(20);
 
 /// What the child is asked to do.
 const TIME: u8 = b't';
 const WATCH_CLOCK: u8 = b'w';
-const STOP_WATCHING: u8 = b's';
+const STOP: u8 = b's';
+const CALL: u8 = b'c';
+
+/// A call of both functions takes no longer without a trap.
+const TRAPPED_NS: u64 = 400;
+/// That many in a row are no coincidence.
+const IN_A_ROW: u32 = 4;
+/// How long the child goes on calling after probes have begun to go; they are gone well before.
+const GOING: Duration = Duration::from_millis(60);
 
 impl Session {
     /// Measures; leaves nothing behind.
@@ -101,22 +118,15 @@ impl Session {
             places.push((program, file_offset(address)?));
         }
         self.tables.set(process)?;
-        let executable = Path::new("/proc/self/exe");
-        child.watch_clock()?;
-        let links = places
-            .into_iter()
-            .map(|(program, offset)| {
-                self.links
-                    .probe_own(&mut self.ebpf, program, offset, executable, child.pid)
-            })
-            .collect::<Result<Vec<_>>>();
-        let attaching = child.stop_watching()?;
+        child.begin(WATCH_CLOCK)?;
+        let links = self.probe_child(&places, child);
+        let attaching = child.stop()?;
         let links = links?;
         let probed = child.time()?;
-        child.watch_clock()?;
+        child.begin(WATCH_CLOCK)?;
         let closing = thread::spawn(move || drop(links));
         thread::sleep(WATCH);
-        let detaching = child.stop_watching()?;
+        let detaching = child.stop()?;
         self.links.wait_for(closing);
         let counted = self.tables.counters(child.pid).map_or(0, |counters| {
             counters.blocks[usize::from(entry::MALLOC)] + counters.blocks[usize::from(entry::FREE)]
@@ -129,7 +139,28 @@ impl Session {
         Ok(Calibration {
             hit_ns: ((probed - bare) / 2.0).max(0.0),
             pause_ns: attaching.max(detaching),
+            going_ns: self.measure_going(&places, child)?,
         })
+    }
+
+    fn probe_child(&mut self, places: &[(&str, u64)], child: &Child) -> Result<Vec<Link>> {
+        let executable = Path::new("/proc/self/exe");
+        let probe = |&(program, offset): &(&str, u64)| {
+            self.links
+                .probe_own(&mut self.ebpf, program, offset, executable, child.pid)
+        };
+        places.iter().map(probe).collect()
+    }
+
+    fn measure_going(&mut self, places: &[(&str, u64)], child: &mut Child) -> Result<u64> {
+        let links = self.probe_child(places, child)?;
+        child.begin(CALL)?;
+        let begun = clock();
+        let closing = thread::spawn(move || drop(links));
+        thread::sleep(GOING);
+        let last_trap = child.stop()?;
+        self.links.wait_for(closing);
+        Ok(last_trap.saturating_sub(begun))
     }
 }
 
@@ -193,8 +224,9 @@ impl Child {
         Ok(rounds[ROUNDS / 2] as f64 / PAIRS as f64)
     }
 
-    fn watch_clock(&mut self) -> Result<()> {
-        self.order(WATCH_CLOCK)?;
+    /// Has it do something until it is told to stop.
+    fn begin(&mut self, order: u8) -> Result<()> {
+        self.order(order)?;
         // It is at it.
         match self.answer()? {
             0 => Ok(()),
@@ -202,9 +234,9 @@ impl Child {
         }
     }
 
-    /// The longest time between two looks at the clock.
-    fn stop_watching(&mut self) -> Result<u64> {
-        self.order(STOP_WATCHING)?;
+    /// The longest time between two looks at the clock, or when a call trapped last.
+    fn stop(&mut self) -> Result<u64> {
+        self.order(STOP)?;
         self.answer()
     }
 }
@@ -239,6 +271,7 @@ fn serve(orders: i32, answers: i32) -> ! {
         libc::dup2(answers, 1);
         libc::syscall(libc::SYS_close_range, 2u32, u32::MAX, 0u32);
         let chunk = [0u64, 0x31, 0, 0];
+        let memory = [1u8; READ];
         loop {
             let mut order = 0u8;
             if libc::read(0, (&raw mut order).cast(), 1) != 1 {
@@ -249,6 +282,9 @@ fn serve(orders: i32, answers: i32) -> ! {
                     for _ in 0..ROUNDS {
                         let begin = clock();
                         for _ in 0..PAIRS {
+                            for place in (0..READ).step_by(LINE) {
+                                (&raw const memory[place]).read_volatile();
+                            }
                             memtrace_calibrate_malloc(40);
                             memtrace_calibrate_free(&raw const chunk[2]);
                         }
@@ -287,6 +323,30 @@ fn serve(orders: i32, answers: i32) -> ! {
                     }
                     libc::fcntl(0, libc::F_SETFL, 0);
                     say(longest);
+                }
+                CALL => {
+                    libc::fcntl(0, libc::F_SETFL, libc::O_NONBLOCK);
+                    say(0);
+                    let (mut last_trap, mut in_a_row) = (0, 0);
+                    loop {
+                        for _ in 0..PAIRS {
+                            let before = clock();
+                            memtrace_calibrate_malloc(40);
+                            memtrace_calibrate_free(&raw const chunk[2]);
+                            let after = clock();
+                            in_a_row = if after - before > TRAPPED_NS { in_a_row + 1 } else { 0 };
+                            if in_a_row >= IN_A_ROW {
+                                last_trap = after;
+                            }
+                        }
+                        match libc::read(0, (&raw mut order).cast(), 1) {
+                            1 => break,
+                            0 => libc::_exit(0),
+                            _ => {}
+                        }
+                    }
+                    libc::fcntl(0, libc::F_SETFL, 0);
+                    say(last_trap);
                 }
                 _ => {}
             }

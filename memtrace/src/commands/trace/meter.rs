@@ -23,6 +23,10 @@ struct Spent {
     cpu_ns: u64,
     hits: u64,
     trace_ns: u64,
+    /// Of it, what probes took that were not counted any more, since they were on their way out.
+    going_ns: u64,
+    /// What hits had taken when a stretch of time began.
+    marked_ns: u64,
 }
 
 impl Meter {
@@ -75,7 +79,26 @@ impl Meter {
             CostClass::SingleStepped.typical_ns().1,
         );
         let more = f64::from(stepped) / f64::from(cheap) - 1.0;
-        spent.trace_ns = ((totals.hits as f64 + dear as f64 * more) * hit_ns) as u64;
+        let counted_ns = ((totals.hits as f64 + dear as f64 * more) * hit_ns) as u64;
+        spent.trace_ns = counted_ns + spent.going_ns;
+    }
+
+    /// A stretch of time begins.
+    pub fn mark(&mut self) {
+        for spent in self.spent.values_mut() {
+            spent.marked_ns = spent.trace_ns;
+        }
+    }
+
+    /// Probes that were hit as they were in the stretch of time that ends are taken away: for a while they are still hit.
+    pub fn take_away(&mut self, stretch_ns: u64) {
+        let going_ns = self.calibration.map_or(0, |calibration| calibration.going_ns) as f64;
+        for spent in self.spent.values_mut() {
+            let in_stretch = spent.trace_ns.saturating_sub(spent.marked_ns) as f64;
+            let going = (in_stretch / stretch_ns.max(1) as f64 * going_ns) as u64;
+            spent.going_ns += going;
+            spent.trace_ns += going;
+        }
     }
 
     pub fn cost(&self, pid: u32, (attach_ns, detach_ns): (u64, u64)) -> Option<Cost> {
@@ -141,6 +164,7 @@ mod tests {
         let calibration = Calibration {
             hit_ns: 1000.0,
             pause_ns: 5,
+            going_ns: 50,
         };
         let mut meter = Meter::new(Some(calibration), 0.05);
         let mut totals = Totals {
@@ -159,6 +183,13 @@ mod tests {
         assert!(dear.trace_ns > 3 * cheap.trace_ns, "{dear:?}");
         let sums = meter.sums();
         assert_eq!(sums.1, dear.trace_ns);
+        // What was hit all through a stretch of 100 ns is hit for half as long again.
+        meter.take_away(100);
+        let sums = meter.sums();
+        assert_eq!(sums.1, dear.trace_ns * 3 / 2);
+        meter.mark();
+        meter.take_away(100);
+        assert_eq!(meter.sums(), sums);
         meter.end(own);
         assert_eq!(meter.sums(), sums);
     }

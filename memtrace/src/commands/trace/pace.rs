@@ -9,6 +9,9 @@ use super::look;
 use super::watch::Watch;
 use crate::commands::exit::complain;
 
+/// What looking at the meters may take of memtrace's own time: with hundreds of processes it takes milliseconds.
+const LOOKING: u32 = 50;
+
 /// A stretch of time that is being watched.
 pub struct Pace {
     budget: Budget,
@@ -42,38 +45,53 @@ impl Pace {
 impl Watch<'_, '_> {
     /// A stretch is over: what comes next?
     pub(super) fn decide(&mut self) -> anyhow::Result<()> {
+        let Some((done, looked)) = self.stretch() else {
+            return Ok(());
+        };
+        let Some(pace) = &mut self.pace else { return Ok(()) };
+        let next = pace.budget.next(&done);
+        let changes = next.depth != pace.depth;
+        pace.depth = next.depth;
+        if changes {
+            if done.depth != Depth::Syscalls {
+                self.meter.take_away(done.wall_ns);
+            }
+            if let Err(error) = self.change_depth(next.depth)? {
+                // Whatever is watched now stays so.
+                self.pace = None;
+                complain(&error.context("the depth of the trace is not changed any more"));
+                return Ok(());
+            }
+            // What comes is judged by itself, and not by what it took to come there.
+            let change = self.stretch();
+            if let (Some(pace), Some((change, _))) = (&mut self.pace, change) {
+                pace.budget.changed(&change);
+            }
+        }
+        self.meter.mark();
+        if let Some(pace) = &mut self.pace {
+            pace.until = pace.begun + Duration::from_nanos(next.for_ns).max(looked * LOOKING);
+        }
+        Ok(())
+    }
+
+    /// Closes the stretch that is being watched, and begins another one; how long reading the meters took.
+    fn stretch(&mut self) -> Option<(Stretch, Duration)> {
+        let looking = Instant::now();
         for pid in self.processes.pids() {
             self.read_meter(pid);
         }
         let after = self.meter.sums();
-        let Some(pace) = &mut self.pace else { return Ok(()) };
-        let elapsed = pace.begun.elapsed();
-        let done = Stretch {
+        let pace = self.pace.as_mut()?;
+        let now = Instant::now();
+        let stretch = Stretch {
             depth: pace.depth,
-            wall_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+            wall_ns: u64::try_from((now - pace.begun).as_nanos()).unwrap_or(u64::MAX),
             cpu_ns: after.0.saturating_sub(pace.before.0),
             cost_ns: after.1.saturating_sub(pace.before.1),
         };
-        let next = pace.budget.next(&done);
-        let changes = next.depth != pace.depth;
-        pace.depth = next.depth;
-        pace.before = after;
-        pace.begun = Instant::now();
-        pace.until = pace.begun + Duration::from_nanos(next.for_ns);
-        if !changes {
-            return Ok(());
-        }
-        if let Err(error) = self.change_depth(next.depth)? {
-            // Whatever is watched now stays so.
-            self.pace = None;
-            complain(&error.context("the depth of the trace is not changed any more"));
-            return Ok(());
-        }
-        // The change itself took its time, and what it cost belongs to what comes.
-        if let Some(pace) = &mut self.pace {
-            pace.until = Instant::now() + Duration::from_nanos(next.for_ns);
-        }
-        Ok(())
+        (pace.before, pace.begun) = (after, now);
+        Some((stretch, now - looking))
     }
 
     /// Watches at another depth from now on. The inner error is one of the change.
