@@ -52,10 +52,13 @@ pub struct Options {
     /// Turns of each arm on each workload (7; 3 with --quick)
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
+    /// Short turns for the figures of one and two hundredths (40; 12 with --quick)
+    #[arg(long, value_name = "N")]
+    alternations: Option<usize>,
     /// How long the default budget is watched on each workload (60; 8 with --quick)
     #[arg(long, value_name = "SECONDS")]
     budget_seconds: Option<u64>,
-    /// About three minutes instead of twenty: fewer rounds, shorter windows, peers once
+    /// About five minutes instead of twenty-five: fewer rounds, shorter windows, most peers once
     #[arg(long)]
     quick: bool,
     /// Write every sample and figure to this file
@@ -149,11 +152,18 @@ fn run(options: &Options, workloads: &[&Workload], arms: &[&'static Arm], scratc
 
     let rules = Rules {
         rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 7 }),
-        peer_rounds: if options.quick { 1 } else { 3 },
+        pair_rounds: 3,
+        peer_rounds: if options.quick { 1 } else { 2 },
         window: Duration::from_millis(if options.quick { 120 } else { 250 }),
+        alternations: options.alternations.unwrap_or(if options.quick { 12 } else { 40 }),
     };
     let raced: Vec<&'static Arm> = arms.iter().copied().filter(|arm| arm.name != arm::AUTO).collect();
-    let results = race::run(&workloads, &raced, &rules, scratch);
+    let mut results = race::run(&workloads, &raced, &rules, scratch);
+    for workload in &workloads {
+        for &arm in &raced {
+            race::alternate(workload, arm, &rules, &mut results);
+        }
+    }
     let mut beside = Beside::default();
     if let Some(calls) = arms.iter().find(|arm| arm.name == "calls") {
         say("the probes' coming and going");
@@ -201,6 +211,7 @@ fn write_json(file: &Path, shown: &Shown) -> Result<()> {
         "machine": shown.machine,
         "figures": shown.figures,
         "samples": results.samples,
+        "alternations": results.alternations,
         "failures": results.failures,
         "attach": shown.beside.attach,
         "drain": shown.beside.drain,

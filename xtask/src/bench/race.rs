@@ -9,14 +9,18 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::arm::{self, Arm, Attached, Kind};
+use super::stats::Spread;
 use super::workload::{Class, Running, Window, Workload};
 use crate::process::say;
 
 pub struct Rules {
     pub rounds: usize,
-    /// Rounds that peers take part in.
+    /// Rounds that peers take part in: on the pair, where a figure depends on them, and elsewhere.
+    pub pair_rounds: usize,
     pub peer_rounds: usize,
     pub window: Duration,
+    /// Alternations of what is next to nothing with nothing.
+    pub alternations: usize,
 }
 
 /// One turn.
@@ -66,6 +70,8 @@ pub struct Failure {
 #[derive(Default, Serialize)]
 pub struct Results {
     pub samples: Vec<Sample>,
+    /// Many short turns, for figures of some hundredths.
+    pub alternations: Vec<Sample>,
     pub failures: Vec<Failure>,
 }
 
@@ -74,6 +80,17 @@ impl Results {
         self.samples
             .iter()
             .filter(move |sample| sample.workload == workload && sample.arm == arm)
+    }
+
+    /// Slow-down factors in processor time: by the many short turns, or where there were none, by those of the race.
+    pub fn factors<'a>(&'a self, workload: &'a str, arm: &'a str) -> impl Iterator<Item = f64> {
+        let is_of = move |sample: &&Sample| sample.workload == workload && sample.arm == arm;
+        let samples = if self.alternations.iter().any(|sample| is_of(&sample)) {
+            &self.alternations
+        } else {
+            &self.samples
+        };
+        samples.iter().filter(is_of).filter_map(Sample::cpu_factor)
     }
 
     /// Turns of two arms on the same workload in the same round.
@@ -134,7 +151,13 @@ fn takes_part(workload: &Workload, arm: &Arm, round: usize, rules: &Rules) -> bo
     if !arm.is_peer() {
         return true;
     }
-    round < rules.peer_rounds
+    let rounds = match arm.kind {
+        // Each pair takes it a millisecond, and its cost is beyond question.
+        Kind::Under(_) => rules.peer_rounds.min(1),
+        _ if workload.name == "pair" => rules.pair_rounds,
+        _ => rules.peer_rounds,
+    };
+    round < rounds
         && workload.name != "threads-64"
         && !(matches!(arm.kind, Kind::Under(_)) && matches!(workload.kind, super::workload::Kind::Redis))
 }
@@ -200,6 +223,84 @@ fn turn(
         }
     }
     Ok(sample)
+}
+
+/// The arms that are to be next to nothing, and where.
+fn alternated(workload: &Workload, arm: &Arm) -> bool {
+    match arm.name {
+        "syscalls" => workload.class != Class::SystemCalls,
+        "slow-path" => workload.name == "pair",
+        _ => false,
+    }
+}
+
+/// Short windows in a row, of which the middle one counts: what disturbs the machine for a moment spoils one of them.
+const SHORT: Duration = Duration::from_millis(40);
+const SHORT_WINDOWS: usize = 5;
+
+/// Off, on, off, on, ...: each time on stands between two times off.
+pub fn alternate(workload: &Workload, arm: &'static Arm, rules: &Rules, results: &mut Results) {
+    if !alternated(workload, arm) || rules.alternations == 0 {
+        return;
+    }
+    say(&format!(
+        "{} on {}: {} alternations",
+        arm.name, workload.name, rules.alternations
+    ));
+    if let Err(error) = alternate_on(workload, arm, rules.alternations, &mut results.alternations) {
+        let why = format!("{error:#}");
+        say(&format!("{} on {}: {why}", arm.name, workload.name));
+        results.failures.push(Failure {
+            workload: workload.name,
+            arm: arm.name,
+            why,
+        });
+    }
+}
+
+fn alternate_on(workload: &Workload, arm: &'static Arm, count: usize, samples: &mut Vec<Sample>) -> Result<()> {
+    let mut process = Running::start(workload, &[])?;
+    process.window(LONG_WARM_UP)?;
+    let mut before = middle(&mut process)?;
+    for round in 0..count {
+        let attached = Attached::to(arm.kind, process.pid())?;
+        let ready_s = attached.took.as_secs_f64();
+        process.window(WARM_UP).context("while it was attached")?;
+        let (ns, cpu_ns) = middle(&mut process).context("while it was attached")?;
+        attached.stop()?;
+        process.window(WARM_UP).context("once it was gone")?;
+        let after = middle(&mut process).context("once it was gone")?;
+        samples.push(Sample {
+            workload: workload.name,
+            arm: arm.name,
+            round,
+            ns,
+            cpu_ns: Some(cpu_ns),
+            base_ns: before.0.midpoint(after.0),
+            base_cpu_ns: Some(before.1.midpoint(after.1)),
+            ready_s: Some(ready_s),
+            seen: None,
+            made: None,
+        });
+        before = after;
+    }
+    Ok(())
+}
+
+/// Wall time and processor time for a unit of work.
+fn middle(process: &mut Running) -> Result<(f64, f64)> {
+    let (mut wall, mut cpu) = (Vec::new(), Vec::new());
+    for _ in 0..SHORT_WINDOWS {
+        let window = process.window(SHORT)?;
+        if window.work > 0.0 {
+            wall.push(window.each_ns());
+            cpu.extend(window.each_cpu_ns());
+        }
+    }
+    let median = |values| Spread::of(values).map(|spread| spread.median);
+    median(wall)
+        .zip(median(cpu))
+        .context("nothing was done in short windows")
 }
 
 fn mean(before: &Window, after: &Window, of: fn(&Window) -> f64) -> f64 {

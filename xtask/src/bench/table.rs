@@ -97,6 +97,11 @@ impl Shown<'_> {
                 figure.verdict.words()
             );
         }
+        let dead = self.results.failures.iter();
+        let dead = dead.map(|failure| format!("{} on {} failed: {}", failure.arm, failure.workload, failure.why));
+        for (i, line) in self.missing.iter().cloned().chain(dead).enumerate() {
+            _ = writeln!(text, "{}- {line}", if i == 0 { "\nNot raced:\n\n" } else { "" });
+        }
         text
     }
 
