@@ -35,6 +35,26 @@ pub struct Calibration {
     pub going_ns: u64,
 }
 
+/// What a system call that does next to nothing takes, without the tracepoints of memory system calls and with them:
+/// while those are there, every system call of the machine passes them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SystemCall {
+    pub bare_ns: f64,
+    pub traced_ns: f64,
+}
+
+impl SystemCall {
+    /// What is added to each.
+    pub fn added_ns(&self) -> f64 {
+        (self.traced_ns - self.bare_ns).max(0.0)
+    }
+
+    /// The part of the time of system calls that is added, at most: those that do more take longer.
+    pub fn most(&self) -> f64 {
+        self.added_ns() / self.traced_ns.max(f64::MIN_POSITIVE)
+    }
+}
+
 // Two functions whose first instruction the kernel emulates (push) or simulates (adr).
 #[cfg(target_arch = "x86_64")]
 global_asm!(
@@ -66,7 +86,7 @@ unsafe extern "C" {
     fn memtrace_calibrate_free(pointer: *const u64);
 }
 
-/// Calls of both in a row that are timed as one, and how often: the median counts.
+/// Calls of both whose times are added up, and how often: the median counts.
 const PAIRS: u64 = 50;
 const ROUNDS: usize = 21;
 /// What is read between two pairs, and the part of it that is fetched at once.
@@ -80,6 +100,7 @@ const TIME: u8 = b't';
 const WATCH_CLOCK: u8 = b'w';
 const STOP: u8 = b's';
 const CALL: u8 = b'c';
+const ENTER_KERNEL: u8 = b'k';
 
 /// A call of both functions takes no longer without a trap.
 const TRAPPED_NS: u64 = 400;
@@ -178,14 +199,14 @@ fn file_offset(address: u64) -> Result<u64> {
 }
 
 /// The child, which waits for orders.
-struct Child {
+pub struct Child {
     pid: u32,
     orders: File,
     answers: File,
 }
 
 impl Child {
-    fn start() -> io::Result<Self> {
+    pub fn start() -> io::Result<Self> {
         let (orders_in, orders) = pipe()?;
         let (answers, answers_out) = pipe()?;
         // SAFETY: the child calls nothing but system calls and the functions above, on memory that it has.
@@ -215,7 +236,16 @@ impl Child {
 
     /// Nanoseconds of a call of both functions: the median of some rounds.
     fn time(&mut self) -> Result<f64> {
-        self.order(TIME)?;
+        self.median(TIME)
+    }
+
+    /// Nanoseconds of a system call: the same.
+    pub fn time_system_call(&mut self) -> Result<f64> {
+        self.median(ENTER_KERNEL)
+    }
+
+    fn median(&mut self, order: u8) -> Result<f64> {
+        self.order(order)?;
         let mut rounds = [0; ROUNDS];
         for round in &mut rounds {
             *round = self.answer()?;
@@ -280,15 +310,18 @@ fn serve(orders: i32, answers: i32) -> ! {
             match order {
                 TIME => {
                     for _ in 0..ROUNDS {
-                        let begin = clock();
+                        let mut taken = 0;
                         for _ in 0..PAIRS {
                             for place in (0..READ).step_by(LINE) {
                                 (&raw const memory[place]).read_volatile();
                             }
+                            // What reading takes varies by more than what a hit does.
+                            let begin = clock();
                             memtrace_calibrate_malloc(40);
                             memtrace_calibrate_free(&raw const chunk[2]);
+                            taken += clock() - begin;
                         }
-                        say(clock() - begin);
+                        say(taken);
                     }
                 }
                 WATCH_CLOCK => {
@@ -347,6 +380,15 @@ fn serve(orders: i32, answers: i32) -> ! {
                     }
                     libc::fcntl(0, libc::F_SETFL, 0);
                     say(last_trap);
+                }
+                ENTER_KERNEL => {
+                    for _ in 0..ROUNDS {
+                        let begin = clock();
+                        for _ in 0..PAIRS {
+                            libc::syscall(libc::SYS_getppid);
+                        }
+                        say(clock() - begin);
+                    }
                 }
                 _ => {}
             }
