@@ -119,6 +119,10 @@ pub struct Cost {
     pub detach_ns: u64,
     /// Longest pause that a thread saw while probes were put in place or taken away, measured on memtrace's own child.
     pub pause_ns: Option<u64>,
+    /// What each system call takes longer while it is traced, of whatever kind; measured on the same child.
+    pub syscall_ns: Option<f64>,
+    /// CPU time that this has taken from the process at most, by its system time: calls are not counted.
+    pub syscalls_ns: Option<u64>,
 }
 
 /// Which end of a trace a look belongs to.

@@ -76,6 +76,12 @@ pub struct CostSection {
     pub detach_ns: u64,
     /// Longest pause that a running thread saw by either, measured on memtrace's own child.
     pub pause_ns: Option<u64>,
+    /// What each system call takes longer while it is traced, of whatever kind.
+    #[serde(default)]
+    pub syscall_ns: Option<f64>,
+    /// CPU time that this has taken at most, by the process's system time; no part of `trace_ns`.
+    #[serde(default)]
+    pub syscalls_ns: Option<u64>,
 }
 
 /// For how long what was watched.

@@ -226,6 +226,8 @@ pub fn cost_section(cost: &Cost) -> CostSection {
         attach_ns,
         detach_ns,
         pause_ns,
+        syscall_ns,
+        syscalls_ns,
     } = cost;
     CostSection {
         hits,
@@ -237,6 +239,8 @@ pub fn cost_section(cost: &Cost) -> CostSection {
         attach_ns,
         detach_ns,
         pause_ns,
+        syscall_ns: finite(syscall_ns),
+        syscalls_ns,
     }
 }
 

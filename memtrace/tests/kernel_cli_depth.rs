@@ -93,6 +93,7 @@ fn a_storm_is_watched_at_a_lesser_depth() {
     assert!(cost["hit_ns"].as_f64().unwrap() > 0.0, "{cost:#}");
     assert!(cost["share"].as_f64().unwrap() > 0.0, "{cost:#}");
     assert_eq!(cost["max_share"], 0.05);
+    assert!(cost["syscall_ns"].as_f64().is_some() && cost["syscalls_ns"].as_u64().is_some());
     assert!(cost["pause_ns"].as_u64().is_some() && cost["attach_ns"].as_u64().unwrap() > 0);
     assert_eq!(coverage["oddities"], serde_json::json!({}));
     let again = run(&["replay", record, "--output", "json"]);

@@ -385,6 +385,8 @@ fn kind() -> impl Strategy<Value = EventKind> {
                 attach_ns: hits,
                 detach_ns: cpu_ns,
                 pause_ns: None,
+                syscall_ns: hit_ns.filter(|ns| ns.is_finite()),
+                syscalls_ns: Some(hits),
             }))
         ),
         1 => (select(vec![LookMoment::Begin, LookMoment::End]), look()).prop_map(|(moment, look)| EventKind::Look {

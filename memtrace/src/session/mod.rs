@@ -52,7 +52,7 @@ use facts::{Found, RawKernelFacts};
 use tables::Tables;
 use unwind::Unwinder;
 
-pub use calibrate::Calibration;
+pub use calibrate::{Calibration, SystemCall};
 pub use memory::bound as memory_bound;
 pub use multi::are_there as has_probe_links;
 pub use object::has_kernel_side;
@@ -106,6 +106,8 @@ pub struct Session {
     decoder: Decoder,
     /// Processes with a libc that can be probed.
     watched: BTreeMap<u32, Watched>,
+    /// None where it could not be measured.
+    system_call: Option<SystemCall>,
 }
 
 /// A process as it was taken up.
@@ -146,7 +148,13 @@ impl Session {
         let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }
             .context("waiting for the ring buffer")?;
         let log = diagnostics::listen(&mut ebpf, options.debug)?;
+        let mut child = calibrate::Child::start().ok();
+        let bare_ns = child.as_mut().and_then(|child| child.time_system_call().ok());
         links.attach_tracepoints(&mut ebpf)?;
+        let traced_ns = child.as_mut().and_then(|child| child.time_system_call().ok());
+        let system_call = bare_ns
+            .zip(traced_ns)
+            .map(|(bare_ns, traced_ns)| SystemCall { bare_ns, traced_ns });
         Ok(Self {
             ring,
             next_look: Instant::now(),
@@ -157,7 +165,13 @@ impl Session {
             facts,
             decoder: Decoder::new(page_size()),
             watched: BTreeMap::new(),
+            system_call,
         })
+    }
+
+    /// What the tracepoints add to a system call here.
+    pub const fn system_call(&self) -> Option<SystemCall> {
+        self.system_call
     }
 
     /// What a trace without probes can see on this kernel.

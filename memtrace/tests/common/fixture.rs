@@ -224,6 +224,8 @@ pub fn brk_steps() -> Report {
             attach_ns: 21_000_000,
             detach_ns: 104_000_000,
             pause_ns: Some(180_000),
+            syscall_ns: Some(61.3),
+            syscalls_ns: Some(700_000),
         }),
     }
 }

@@ -21,6 +21,7 @@ pub struct Trial {
     failure: Option<String>,
     registers: bool,
     calibration: Result<Calibration, String>,
+    syscall_ns: Option<f64>,
     pub rates: Option<Rates>,
     rates_failure: Option<String>,
 }
@@ -46,6 +47,7 @@ pub fn try_out(target: Option<&Target>, plan: Option<&ProbePlan>) -> Trial {
         failure: None,
         registers: false,
         calibration: Err("the kernel side cannot be loaded".to_owned()),
+        syscall_ns: None,
         rates: None,
         rates_failure: None,
     };
@@ -71,6 +73,7 @@ pub fn try_out(target: Option<&Target>, plan: Option<&ProbePlan>) -> Trial {
     };
     let inside = runtime.enter();
     trial.registers = session.capabilities().frame_check;
+    trial.syscall_ns = session.system_call().map(|call| call.added_ns());
     trial.calibration = session.calibrate().map_err(|error| format!("{error:#}"));
     if let (Some(target), Some(plan)) = (target, plan) {
         match rates(&mut session, target, plan, trial.calibration.as_ref().ok().copied()) {
@@ -89,7 +92,7 @@ fn rates(session: &mut Session, target: &Target, plan: &ProbePlan, calibration: 
         .add_at(Depth::Calls, target, Some(plan), false, Begin::Now)
         .with_context(|| format!("attaching to {} (pid {})", target.name, target.pid))?;
     let look = |session: &mut Session| {
-        let mut meter = Meter::new(calibration, 1.0);
+        let mut meter = Meter::new(calibration, session.system_call(), 1.0);
         meter.begin(target.pid);
         let before = session.totals(target.pid).map_or(0, |totals| totals.hits);
         let begin = Instant::now();
@@ -148,6 +151,7 @@ impl Trial {
         Hit {
             ns: self.hit_ns(),
             pause_ns: self.calibration.as_ref().ok().map(|calibration| calibration.pause_ns),
+            syscall_ns: self.syscall_ns,
             unknown: self.calibration.as_ref().err().cloned(),
         }
     }

@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use memtrace_analysis::event::{Cost, Entry, Totals};
 
 use crate::probe::CostClass;
-use crate::session::Calibration;
+use crate::session::{Calibration, SystemCall};
+
+/// A part of a system call's time is shown as the program's own: of a loop of getppid one fifth.
+const SHOWN_AS_OWN: f64 = 1.25;
 
 pub struct Meter {
     calibration: Option<Calibration>,
+    system_call: Option<SystemCall>,
     max_share: f64,
     spent: BTreeMap<u32, Spent>,
     /// CPU time and cost of processes that have ended.
@@ -27,12 +31,16 @@ struct Spent {
     going_ns: u64,
     /// What hits had taken when a stretch of time began.
     marked_ns: u64,
+    /// Time in the kernel, of that before the trace and of it.
+    system_before_ns: u64,
+    system_ns: u64,
 }
 
 impl Meter {
-    pub const fn new(calibration: Option<Calibration>, max_share: f64) -> Self {
+    pub const fn new(calibration: Option<Calibration>, system_call: Option<SystemCall>, max_share: f64) -> Self {
         Self {
             calibration,
+            system_call,
             max_share,
             spent: BTreeMap::new(),
             gone: (0, 0),
@@ -54,6 +62,7 @@ impl Meter {
     pub fn begin(&mut self, pid: u32) {
         let spent = Spent {
             cpu_before_ns: cpu_time_ns(pid).unwrap_or(0),
+            system_before_ns: system_time_ns(pid).unwrap_or(0),
             ..Spent::default()
         };
         self.spent.insert(pid, spent);
@@ -101,8 +110,12 @@ impl Meter {
         }
     }
 
-    pub fn cost(&self, pid: u32, (attach_ns, detach_ns): (u64, u64)) -> Option<Cost> {
-        let spent = self.spent.get(&pid)?;
+    pub fn cost(&mut self, pid: u32, (attach_ns, detach_ns): (u64, u64)) -> Option<Cost> {
+        let spent = self.spent.get_mut(&pid)?;
+        if let Some(now) = system_time_ns(pid) {
+            spent.system_ns = spent.system_ns.max(now.saturating_sub(spent.system_before_ns));
+        }
+        let in_system_calls = (SHOWN_AS_OWN * spent.system_ns as f64).min(spent.cpu_ns as f64);
         Some(Cost {
             hits: spent.hits,
             hit_ns: self.calibration.map(|calibration| calibration.hit_ns),
@@ -112,6 +125,8 @@ impl Meter {
             attach_ns,
             detach_ns,
             pause_ns: self.calibration.map(|calibration| calibration.pause_ns),
+            syscall_ns: self.system_call.map(|call| call.added_ns()),
+            syscalls_ns: self.system_call.map(|call| (in_system_calls * call.most()) as u64),
         })
     }
 
@@ -130,6 +145,21 @@ impl Meter {
             (cpu + spent.cpu_ns, trace + spent.trace_ns)
         })
     }
+}
+
+/// Nanoseconds that a process has spent in the kernel, to some hundredths of a second; None when it is gone.
+fn system_time_ns(pid: u32) -> Option<u64> {
+    const TICK_NS: u64 = 10_000_000;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, which may hold anything, ends at the last bracket.
+    let ticks: u64 = stat
+        .rsplit_once(')')?
+        .1
+        .split_ascii_whitespace()
+        .nth(12)?
+        .parse()
+        .ok()?;
+    Some(ticks * TICK_NS)
 }
 
 /// What all threads of a process have used, those that have ended included; None when the process is gone.
@@ -159,6 +189,28 @@ mod tests {
         assert_eq!(cpu_time_ns(4_194_304), None, "no process has this id");
     }
 
+    /// What is added is a quarter of a system call, and of the time in the kernel no more can have been added.
+    #[test]
+    fn what_system_calls_cost_is_bounded_by_the_time_in_the_kernel() {
+        let call = SystemCall {
+            bare_ns: 150.0,
+            traced_ns: 200.0,
+        };
+        let mut meter = Meter::new(None, Some(call), 0.05);
+        let own = std::process::id();
+        let before = system_time_ns(own).unwrap();
+        meter.begin(own);
+        while system_time_ns(own).unwrap() - before < 50_000_000 {}
+        meter.read(own, &Totals::default(), &[]);
+        let cost = meter.cost(own, (0, 0)).unwrap();
+        let most = cost.syscalls_ns.unwrap() as f64;
+        assert!(
+            most >= 0.25 * 50e6 && most <= 0.25 * cost.cpu_ns as f64 + 1.0,
+            "{cost:?}"
+        );
+        assert_eq!((cost.syscall_ns, cost.trace_ns), (Some(50.0), 0));
+    }
+
     #[test]
     fn dear_probes_cost_more() {
         let calibration = Calibration {
@@ -166,7 +218,11 @@ mod tests {
             pause_ns: 5,
             going_ns: 50,
         };
-        let mut meter = Meter::new(Some(calibration), 0.05);
+        let system_call = SystemCall {
+            bare_ns: 150.0,
+            traced_ns: 200.0,
+        };
+        let mut meter = Meter::new(Some(calibration), Some(system_call), 0.05);
         let mut totals = Totals {
             hits: 100,
             ..Totals::default()

@@ -80,7 +80,7 @@ async fn trace(args: &TraceArgs, lives: &[Life], output: &Output<'_>, mut feed: 
     privileges::keep_what_a_trace_needs(more_probes).context("giving up capabilities that are no longer needed")?;
     announce(&processes, args);
     let mut live = LiveLine::if_terminal();
-    let mut meter = Meter::new(calibration, args.overhead_limit());
+    let mut meter = Meter::new(calibration, session.system_call(), args.overhead_limit());
     for pid in processes.pids() {
         if command.is_some() {
             meter.born(pid);

@@ -68,6 +68,8 @@ pub struct Hit {
     pub ns: Option<f64>,
     /// Longest pause that a running thread saw while probes came and went.
     pub pause_ns: Option<u64>,
+    /// What each system call of the machine takes longer while there is a trace, at every depth.
+    pub syscall_ns: Option<f64>,
     /// Why it was not measured.
     pub unknown: Option<String>,
 }

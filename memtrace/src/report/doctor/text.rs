@@ -100,6 +100,12 @@ fn costs(doctor: &Doctor) -> Section {
             why.as_deref().unwrap_or("no reason is known")
         )),
     }
+    if let Some(ns) = doctor.hit.syscall_ns {
+        section.line(format!(
+            "at every depth each system call of this machine takes about {} ns longer",
+            count(ns.round() as u64)
+        ));
+    }
     section
 }
 

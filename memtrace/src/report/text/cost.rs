@@ -23,6 +23,9 @@ pub fn cost(report: &Report) -> Section {
     if let Some(line) = depths(&report.coverage) {
         section.line(line);
     }
+    if let Some(line) = report.cost.as_ref().and_then(system_calls) {
+        section.line(line);
+    }
     if let Some(cost) = &report.cost
         && cost.attach_ns > 0
     {
@@ -59,6 +62,21 @@ fn headline(cost: &CostSection, automatic: bool) -> String {
         line += &format!("; the limit is {}", percent(most));
     }
     line
+}
+
+/// At most, since not each system call is counted: that would cost more than it is to tell.
+fn system_calls(cost: &CostSection) -> Option<String> {
+    let (each, all) = (cost.syscall_ns?, cost.syscalls_ns?);
+    let share = if cost.cpu_ns > 0 {
+        all as f64 / cost.cpu_ns as f64
+    } else {
+        0.0
+    };
+    Some(format!(
+        "each system call took about {} ns longer: {} of the process's CPU time at most, at every depth",
+        count(each.round() as u64),
+        percent(share)
+    ))
 }
 
 /// Only where more than one was watched.
