@@ -7,7 +7,7 @@
 //! to the next batch too. A block with a mapping of its own closes the batch of its thread's
 //! arena.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 
 use crate::event::{Frame, Snapshot};
 use crate::report::{Batch, BatchScope};
@@ -43,21 +43,39 @@ impl Count {
             bytes: self.bytes.saturating_add(other.bytes),
         }
     }
+
+    fn least(self, other: Self) -> Self {
+        Self {
+            blocks: self.blocks.min(other.blocks),
+            bytes: self.bytes.min(other.bytes),
+        }
+    }
 }
 
+/// A thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct User {
     seen: Count,
-    accounted: Count,
+    /// What it has allocated since its arena's batch of this number began; of a later one nothing yet.
+    open: Count,
+    batch: u64,
     arena: Option<ArenaKey>,
+}
+
+/// An arena's batch that is not closed yet. It is kept as a sum, so that closing it does not take a look at every thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arena {
+    open: Count,
+    /// Counts the batches.
+    batch: u64,
+    users: usize,
+    grown: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Batches {
     users: BTreeMap<u32, User>,
-    grown: BTreeSet<ArenaKey>,
-    /// What threads that have ended left unaccounted for.
-    left: BTreeMap<ArenaKey, Count>,
+    arenas: BTreeMap<ArenaKey, Arena>,
     process_accounted: Count,
     several_threads: bool,
 }
@@ -70,28 +88,30 @@ impl Batches {
 
     /// A record of thread `tid`.
     pub fn observe(&mut self, tid: u32, snapshot: &Snapshot) {
-        if let Some(user) = self.user(tid) {
-            user.seen.blocks = user.seen.blocks.max(snapshot.thread_allocated_blocks);
-            user.seen.bytes = user.seen.bytes.max(snapshot.thread_allocated_bytes);
-        }
-    }
-
-    fn user(&mut self, tid: u32) -> Option<&mut User> {
         if self.users.len() >= MAX_KEYS && !self.users.contains_key(&tid) {
-            return None;
+            return;
         }
-        Some(self.users.entry(tid).or_default())
+        let user = self.users.entry(tid).or_default();
+        let seen = Count {
+            blocks: user.seen.blocks.max(snapshot.thread_allocated_blocks),
+            bytes: user.seen.bytes.max(snapshot.thread_allocated_bytes),
+        };
+        let more = seen.since(user.seen);
+        user.seen = seen;
+        if let Some(arena) = user.arena.and_then(|arena| self.arenas.get_mut(&arena)) {
+            user.open = user.open_in(arena).plus(more);
+            user.batch = arena.batch;
+            arena.open = arena.open.plus(more);
+        } else {
+            user.open = user.open.plus(more);
+        }
     }
 
     /// Closes a batch: `cause` made thread `tid` grow `arena` (None: a mapped block, which is its thread's arena's).
     pub fn close(&mut self, tid: u32, arena: Option<ArenaKey>, cause: Option<&Frame>, snapshot: &Snapshot) -> Batch {
         self.observe(tid, snapshot);
         let of_user = self.users.get(&tid).and_then(|user| user.arena);
-        let arena = arena.or(of_user).unwrap_or(ArenaKey::Main);
-        let first = !self.grown.contains(&arena);
-        if self.grown.len() < MAX_KEYS {
-            self.grown.insert(arena);
-        }
+        let key = arena.or(of_user).unwrap_or(ArenaKey::Main);
         // The totals count the cause already.
         let own = match cause {
             Some(frame) if frame.makes_block() => Count {
@@ -110,7 +130,8 @@ impl Batches {
             blocks: self.process_accounted.blocks.max(process.blocks),
             bytes: self.process_accounted.bytes.max(process.bytes),
         };
-        let (by_arena, users) = self.account(tid, arena, own);
+        self.enter(tid, key);
+        let (by_arena, users, first) = self.account(tid, key, own);
         let (count, scope) = match (self.several_threads, users) {
             (false, _) => (by_process, BatchScope::Process),
             (true, 0 | 1) => (by_arena, BatchScope::Thread),
@@ -124,35 +145,54 @@ impl Batches {
         }
     }
 
-    /// Accounts for all users of `arena` but for `own`, thread `tid`'s call; what they allocated, and how many they are.
-    fn account(&mut self, tid: u32, arena: ArenaKey, own: Count) -> (Count, usize) {
-        if let Some(user) = self.user(tid) {
-            user.arena = Some(arena);
+    /// Thread `tid` uses that arena from now on, and takes along what is not accounted for.
+    fn enter(&mut self, tid: u32, key: ArenaKey) {
+        let Some(user) = self.users.get_mut(&tid) else { return };
+        if user.arena == Some(key) {
+            return;
         }
-        let mut sum = self.left.remove(&arena).unwrap_or_default();
-        let mut users: usize = 0;
-        for (&id, user) in self.users.iter_mut().filter(|(_, user)| user.arena == Some(arena)) {
-            let done = if id == tid { user.seen.since(own) } else { user.seen };
-            sum = sum.plus(done.since(user.accounted));
-            user.accounted = done;
-            users = users.saturating_add(1);
+        if let Some(left) = user.arena.take().and_then(|arena| self.arenas.get_mut(&arena)) {
+            user.open = user.open_in(left);
+            left.open = left.open.since(user.open);
+            left.users = left.users.saturating_sub(1);
         }
-        (sum, users)
+        if self.arenas.len() >= MAX_KEYS && !self.arenas.contains_key(&key) {
+            return;
+        }
+        let arena = self.arenas.entry(key).or_default();
+        arena.open = arena.open.plus(user.open);
+        arena.users = arena.users.saturating_add(1);
+        user.batch = arena.batch;
+        user.arena = Some(key);
     }
 
-    pub fn exit(&mut self, tid: u32) {
-        let Some(User {
-            seen,
-            accounted,
-            arena: Some(arena),
-            ..
-        }) = self.users.remove(&tid)
-        else {
-            return;
+    /// Accounts for all that the users of an arena did but for `own`, thread `tid`'s call, which begins the next batch; how
+    /// much that is, how many users there are, and whether it is the arena's first growth.
+    fn account(&mut self, tid: u32, key: ArenaKey, own: Count) -> (Count, usize, bool) {
+        let user = self.users.get_mut(&tid);
+        let Some(arena) = self.arenas.get_mut(&key) else {
+            return (Count::default(), 0, true);
         };
-        if self.left.len() < MAX_KEYS {
-            let left = self.left.entry(arena).or_default();
-            *left = left.plus(seen.since(accounted));
+        let open_of_user = user.as_ref().map_or_else(Count::default, |user| user.open_in(arena));
+        let kept = open_of_user.least(own);
+        let sum = arena.open.since(kept);
+        let first = !arena.grown;
+        arena.grown = true;
+        arena.open = kept;
+        arena.batch = arena.batch.wrapping_add(1);
+        if let Some(user) = user {
+            user.open = kept;
+            user.batch = arena.batch;
+        }
+        (sum, arena.users, first)
+    }
+
+    /// What it did stays in its arena's batch.
+    pub fn exit(&mut self, tid: u32) {
+        let user = self.users.remove(&tid);
+        let arena = user.and_then(|user| user.arena);
+        if let Some(arena) = arena.and_then(|arena| self.arenas.get_mut(&arena)) {
+            arena.users = arena.users.saturating_sub(1);
         }
     }
 
@@ -169,9 +209,19 @@ impl Batches {
         for user in self.users.values_mut() {
             *user = User {
                 seen: user.seen,
-                accounted: user.seen,
                 ..User::default()
             };
+        }
+    }
+}
+
+impl User {
+    /// What it has added to the batch that is open in its arena.
+    const fn open_in(&self, arena: &Arena) -> Count {
+        if self.batch == arena.batch {
+            self.open
+        } else {
+            Count { blocks: 0, bytes: 0 }
         }
     }
 }
@@ -261,5 +311,57 @@ mod tests {
         };
         let batch = batches.close(1, Some(ArenaKey::Main), Some(&realloc), &snapshot(4, 4));
         assert_eq!(batch.blocks, 4, "realloc of a block is no block of its own");
+    }
+
+    #[test]
+    fn a_thread_takes_what_is_open_to_its_next_arena() {
+        let mut batches = Batches::default();
+        batches.set_several_threads();
+        batches.close(1, ARENA, Some(&frame(1, 10)), &snapshot(1, 1));
+        batches.close(2, ARENA, Some(&frame(1, 10)), &snapshot(2, 1));
+        batches.observe(1, &snapshot(6, 5));
+        let other = batches.close(1, Some(ArenaKey::Thread(2)), Some(&frame(9, 10)), &snapshot(10, 9));
+        assert_eq!(
+            other.blocks, 7,
+            "its 2nd to 8th: its 1st was in the batch of thread 2's growth"
+        );
+        let left = batches.close(2, ARENA, Some(&frame(3, 10)), &snapshot(12, 3));
+        assert_eq!(
+            (left.blocks, left.scope),
+            (2, BatchScope::Thread),
+            "its own 1st and 2nd"
+        );
+    }
+
+    /// What each thread has allocated is in one batch, and once, whatever the order.
+    #[test]
+    fn no_block_is_counted_twice_or_lost() {
+        let mut batches = Batches::default();
+        batches.set_several_threads();
+        let (mut totals, mut process, mut counted, mut chance) = ([0_u64; 6], 0, 0, 7_u64);
+        for _ in 0..5_000 {
+            chance = chance
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let (thread, arena) = ((chance >> 33) as usize % 6, chance >> 40 & 1);
+            totals[thread] += 1 + (chance >> 50) % 4;
+            process = totals.iter().sum();
+            let seen = snapshot(process, totals[thread]);
+            if chance >> 63 == 0 {
+                batches.observe(thread as u32, &seen);
+            } else {
+                let cause = frame(totals[thread], 10);
+                counted += batches
+                    .close(thread as u32, Some(ArenaKey::Thread(arena)), Some(&cause), &seen)
+                    .blocks;
+            }
+        }
+        for thread in 0..6 {
+            let seen = snapshot(process, totals[thread as usize]);
+            for arena in [0, 1] {
+                counted += batches.close(thread, Some(ArenaKey::Thread(arena)), None, &seen).blocks;
+            }
+        }
+        assert_eq!(counted, process);
     }
 }
