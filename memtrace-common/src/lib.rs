@@ -37,8 +37,15 @@ pub mod map_names {
     pub const COUNTERS: &str = "COUNTERS";
     /// Queue: places that no process has.
     pub const FREE_PLACES: &str = "FREE_PLACES";
-    /// Hash: `tgid << 32 | tid` -> [`super::ThreadState`].
+    /// Hash: `tgid << 32 | tid` -> the thread's place in the next table, a u32.
     pub const THREADS: &str = "THREADS";
+    /// Array: place -> [`super::ThreadState`].
+    pub const THREAD_STATES: &str = "THREAD_STATES";
+    /// Queue: places that no thread has.
+    pub const FREE_THREADS: &str = "FREE_THREADS";
+    /// Array: the last bits of a thread's id -> the place of the thread that was last seen with them, if any: a look-up in
+    /// an array is part of the program, one in a hash is a call that takes a tenth of what a hit takes.
+    pub const LAST_SEEN: &str = "LAST_SEEN";
 }
 
 /// Names of the constants that the loader sets before the programs are verified.
@@ -220,6 +227,21 @@ pub struct Frame {
     pub _pad: [u8; 2],
     /// The process's [`ProcessState::epoch`] when it was kept.
     pub epoch: u32,
+}
+
+impl Frame {
+    pub const NONE: Self = Self {
+        slot: 0,
+        return_address: 0,
+        request: 0,
+        argument: 0,
+        chunk: 0,
+        call: 0,
+        entry: 0,
+        second_hit: 0,
+        _pad: [0; 2],
+        epoch: 0,
+    };
 }
 
 /// A call of the slow path (glibc's `_int_malloc`), as kept at its entry.
@@ -566,6 +588,9 @@ pub struct ProcessState {
     pub epoch: u32,
 }
 
+/// Elements of [`map_names::LAST_SEEN`], a power of two.
+pub const LAST_SEEN: u32 = 1 << 14;
+
 /// A thread of a traced process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -594,6 +619,8 @@ pub struct ThreadState {
     pub handler_sp: u64,
     /// Begin and end of the stack that this handler runs on; zeros when it is the interrupted one.
     pub handler_stack: [u64; 2],
+    /// `tgid << 32 | tid`; 0 where the place is no thread's.
+    pub key: u64,
     /// Its process's place in the tables.
     pub place: u32,
     /// Signal handlers on the stack.
@@ -615,6 +642,38 @@ pub struct ThreadState {
     /// after.
     pub verdict: u8,
     pub verdict_of: u8,
+}
+
+impl ThreadState {
+    /// What is at a place that no thread has.
+    pub const NOBODY: Self = Self {
+        frame: Frame::NONE,
+        interrupted: Frame::NONE,
+        slow: SlowFrame::NONE,
+        interrupted_slow: SlowFrame::NONE,
+        pending_args: [0; 6],
+        pending_enter_ns: 0,
+        pending_arena: 0,
+        libc_base: 0,
+        allocated_blocks: 0,
+        allocated_bytes: 0,
+        calls: 0,
+        again_call: 0,
+        again_slot: 0,
+        handler_sp: 0,
+        handler_stack: [0; 2],
+        key: 0,
+        place: 0,
+        handlers: 0,
+        pending: 0,
+        freed: 0,
+        exiting: 0,
+        again: 0,
+        tell: 0,
+        entered: 0,
+        verdict: 0,
+        verdict_of: 0,
+    };
 }
 
 /// Where the kernel keeps what; found out by the user side, constant for the programs. Offsets are in bytes,
@@ -720,6 +779,6 @@ const _: () = {
     assert!(size_of::<RequestRecord>() == 24 + 8 + 40);
     assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 16 + 32 + 16 + 16 + 64);
     assert!(offset_of!(ThreadState, frame) == 0 && offset_of!(ThreadState, interrupted) == size_of::<Frame>());
-    assert!(size_of::<ThreadState>() == 56 + 56 + 40 + 40 + 48 + 8 + 16 + 24 + 40 + 16);
+    assert!(size_of::<ThreadState>() == 56 + 56 + 40 + 40 + 48 + 8 + 16 + 24 + 40 + 8 + 16);
     assert!(size_of::<ProcessState>() == size_of::<LibcFacts>() + 32);
 };

@@ -205,7 +205,7 @@ pub fn on_thread_exit(ctx: ProbeContext) -> u32 {
     let Some((_, Some(thread))) = filter::active_thread(ids) else {
         return 0;
     };
-    // SAFETY: a value of THREADS, written to by its own thread alone.
+    // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
     unsafe { (*thread).exiting = 1 };
     0
 }

@@ -82,7 +82,7 @@ const GIVING: [u8; 8] = [
 pub fn snapshot(process: Process, thread: Option<*const ThreadState>) -> Snapshot {
     let mut totals = Snapshot::default();
     if let Some(thread) = thread {
-        // SAFETY: a value of THREADS.
+        // SAFETY: a value of THREAD_STATES.
         unsafe {
             totals.thread_allocated_blocks = (*thread).allocated_blocks;
             totals.thread_allocated_bytes = (*thread).allocated_bytes;

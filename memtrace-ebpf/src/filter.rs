@@ -6,7 +6,7 @@ use aya_ebpf::helpers::generated::{bpf_get_ns_current_pid_tgid, bpf_get_smp_proc
 use memtrace_common::{Counters, ProcessState, ThreadState, active};
 
 use crate::count::bump;
-use crate::maps::{COUNTERS, NEW_THREAD, PROCESSES, STATES, THREADS, kernel};
+use crate::maps::{COUNTERS, FREE_THREADS, LAST_SEEN, PROCESSES, STATES, THREAD_STATES, THREADS, kernel};
 
 /// Process and thread id, as memtrace sees them in its PID namespace.
 #[derive(Clone, Copy)]
@@ -82,11 +82,11 @@ pub fn active_process(pid: u32) -> Option<Process> {
     Process::at(place, pid)
 }
 
-/// The current thread and its process, for what happens often: one look-up is enough for a thread that is known.
+/// The current thread and its process, for what happens often: a thread that is known says where its process is.
 #[inline(always)]
 pub fn active_thread(ids: Ids) -> Option<(Process, Option<*mut ThreadState>)> {
-    if let Some(thread) = THREADS.get_ptr_mut(ids.thread_key()) {
-        // SAFETY: a value of THREADS.
+    if let Some(thread) = known_thread(ids) {
+        // SAFETY: a value of THREAD_STATES.
         let place = unsafe { (*thread).place };
         return Some((Process::at(place, ids.pid)?, Some(thread)));
     }
@@ -97,23 +97,70 @@ pub fn active_thread(ids: Ids) -> Option<(Process, Option<*mut ThreadState>)> {
 /// A thread's state, made when it is seen for the first time. None when the table is full, which is counted.
 #[inline(always)]
 pub fn thread(ids: Ids, process: Process) -> Option<*mut ThreadState> {
-    match THREADS.get_ptr_mut(ids.thread_key()) {
+    match known_thread(ids) {
         Some(thread) => Some(thread),
         None => new_thread(ids, process),
     }
 }
 
+/// A thread's state, if it has been seen before.
+#[inline(always)]
+pub fn known_thread(ids: Ids) -> Option<*mut ThreadState> {
+    let key = ids.thread_key();
+    let last_seen = LAST_SEEN.get_ptr_mut(ids.tid & (memtrace_common::LAST_SEEN - 1))?;
+    // SAFETY: values of LAST_SEEN and THREAD_STATES; a word is not torn, and whose place it is is asked of the place.
+    unsafe {
+        let thread = THREAD_STATES.get_ptr_mut(*last_seen)?;
+        if (*thread).key == key {
+            return Some(thread);
+        }
+        let place = *THREADS.get(key)?;
+        *last_seen = place;
+        THREAD_STATES.get_ptr_mut(place)
+    }
+}
+
 #[inline(always)]
 fn new_thread(ids: Ids, process: Process) -> Option<*mut ThreadState> {
-    let key = ids.thread_key();
-    let template = NEW_THREAD.get(0)?;
-    // An error means that the table is full; the look-up that follows tells.
-    let _ = THREADS.insert(key, template, 0);
-    let Some(thread) = THREADS.get_ptr_mut(key) else {
+    let thread = make_thread(ids.thread_key(), process.place);
+    if thread.is_none() {
         bump!(process, lost_threads);
+    }
+    thread
+}
+
+#[inline(always)]
+fn make_thread(key: u64, process: u32) -> Option<*mut ThreadState> {
+    let place = FREE_THREADS.pop().ok()??;
+    if THREADS.insert(key, place, 0).is_err() {
+        let _ = FREE_THREADS.push(place, 0);
         return None;
-    };
-    // SAFETY: a value of THREADS.
-    unsafe { (*thread).place = process.place };
+    }
+    let thread = THREAD_STATES.get_ptr_mut(place)?;
+    // SAFETY: a value of THREAD_STATES that is this thread's alone; integers only.
+    unsafe {
+        thread.write_bytes(0, 1);
+        (*thread).place = process;
+        (*thread).key = key;
+    }
     Some(thread)
+}
+
+/// The current thread ends, or begins anew.
+#[inline(always)]
+pub fn forget_thread(ids: Ids) {
+    let key = ids.thread_key();
+    // SAFETY: the place is copied.
+    let Some(place) = (unsafe { THREADS.get(key) }).copied() else {
+        return;
+    };
+    // The user side may be about to do the same.
+    if THREADS.remove(key).is_err() {
+        return;
+    }
+    if let Some(thread) = THREAD_STATES.get_ptr_mut(place) {
+        // SAFETY: a value of THREAD_STATES that nobody has now.
+        unsafe { (*thread).key = 0 };
+    }
+    let _ = FREE_THREADS.push(place, 0);
 }

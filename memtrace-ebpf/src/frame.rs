@@ -50,7 +50,7 @@ fn register(regs: *const u8, offset: usize) -> u64 {
 /// Is the call behind `frame` on the stack, given the stack pointer? One of [`attribution`].
 #[inline(always)]
 pub fn state_of(frame: *const Frame, sp: u64) -> u8 {
-    // SAFETY: a frame inside a value of THREADS.
+    // SAFETY: a frame inside a value of THREAD_STATES.
     if unsafe { (*frame).slot } == 0 {
         return attribution::NONE;
     }
@@ -66,7 +66,7 @@ pub fn on_stack(frame: *const Frame, sp: u64) -> u8 {
     if sp == 0 {
         return attribution::UNREADABLE;
     }
-    // SAFETY: a frame inside a value of THREADS.
+    // SAFETY: a frame inside a value of THREAD_STATES.
     let (slot, kept) = unsafe { ((*frame).slot, (*frame).return_address) };
     if !arch::deeper(sp, slot) || slot - sp > DEPTH {
         return attribution::STALE;
@@ -87,7 +87,7 @@ pub fn on_stack(frame: *const Frame, sp: u64) -> u8 {
 /// page, which a return address hardly ever is.
 #[inline(always)]
 pub fn returns_to(frame: *const Frame, address: u64) -> bool {
-    // SAFETY: a frame inside a value of THREADS.
+    // SAFETY: a frame inside a value of THREAD_STATES.
     let (kept, entry) = unsafe { ((*frame).return_address, (*frame).entry) };
     let return_probed = entry == entry::REALLOC || entry == entry::MALLOC_TRIM;
     address == kept || return_probed && address != 0 && address & 0xfff == 0
@@ -96,7 +96,7 @@ pub fn returns_to(frame: *const Frame, address: u64) -> bool {
 /// A call of the slow path that seems to be running still.
 #[inline(always)]
 pub fn slow_on_stack(frame: *const SlowFrame, sp: u64) -> bool {
-    // SAFETY: a frame inside a value of THREADS.
+    // SAFETY: a frame inside a value of THREAD_STATES.
     let slot = unsafe { (*frame).slot };
     slot != 0 && sp != 0 && arch::deeper(sp, slot) && slot - sp <= DEPTH
 }
@@ -106,7 +106,7 @@ pub fn slow_on_stack(frame: *const SlowFrame, sp: u64) -> bool {
 #[inline(always)]
 pub fn attribute(process: *const ProcessState, thread: *mut ThreadState, sp: u64) -> (u8, *const Frame) {
     let (verdict, of_interrupted) = judge(process, thread, sp);
-    // SAFETY: a value of THREADS, written to by its own thread alone; two frames lie at its begin.
+    // SAFETY: a value of THREAD_STATES, written to by its own thread alone; two frames lie at its begin.
     unsafe {
         (&raw mut (*thread).verdict).write_volatile(verdict);
         (&raw mut (*thread).verdict_of).write_volatile(u8::from(of_interrupted));
@@ -119,7 +119,7 @@ pub fn attribute(process: *const ProcessState, thread: *mut ThreadState, sp: u64
 /// The verdict, and whether it is about the frame that a signal handler interrupted.
 #[inline(always)]
 fn judge(process: *const ProcessState, thread: *const ThreadState, sp: u64) -> (u8, bool) {
-    // SAFETY: values of STATES and THREADS.
+    // SAFETY: values of STATES and THREAD_STATES.
     let (watched, epoch, frame, interrupted, handlers) = unsafe {
         (
             (*process).depth,

@@ -74,7 +74,7 @@ pub fn arena_of_call(
     if call == syscall::MPROTECT || call == syscall::MADVISE || call == syscall::MUNMAP {
         return thread_arena(process, base, address);
     }
-    // SAFETY: a frame inside a value of THREADS.
+    // SAFETY: a frame inside a value of THREAD_STATES.
     let (entry, argument) = unsafe { ((*frame).entry, (*frame).argument) };
     if call == syscall::MMAP && (entry == entry::FREE || entry == entry::REALLOC) && argument != 0 {
         return thread_arena(process, base, argument);

@@ -103,7 +103,7 @@ impl Hit {
             entry::MALLOC | entry::CALLOC | entry::FREE if arch::SLOT_HOLDS_ADDRESS => 0,
             _ => self.return_address(),
         };
-        // SAFETY: a value of THREADS, written to by its own thread alone.
+        // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
         unsafe {
             let call = (*thread).calls + 1;
             (*thread).calls = call;
@@ -132,7 +132,7 @@ impl Hit {
         bump!(process, bytes[self.entry as usize], request);
         bump!(process, request_sizes[size_class(request)]);
         let Some(thread) = self.thread else { return };
-        // SAFETY: a value of THREADS, written to by its own thread alone.
+        // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
         unsafe {
             (*thread).allocated_blocks += 1;
             (*thread).allocated_bytes += request;

@@ -7,11 +7,11 @@ use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel};
 use aya_ebpf::macros::raw_tracepoint;
 use aya_ebpf::programs::RawTracePointContext;
 use aya_log_ebpf::debug;
-use memtrace_common::{STATUS_UNKNOWN, UNKNOWN_OFFSET, record, untouched};
+use memtrace_common::{STATUS_UNKNOWN, ThreadState, UNKNOWN_OFFSET, record, untouched};
 
 use crate::emit;
-use crate::filter::{Ids, Process, active_process, current_ids};
-use crate::maps::{FREE_PLACES, PROCESSES, STATES, THREADS, kernel};
+use crate::filter::{self, Ids, Process, active_process, current_ids};
+use crate::maps::{FREE_PLACES, PROCESSES, STATES, kernel};
 
 /// PID namespaces can be nested to this depth (MAX_PID_NS_LEVEL).
 const LEVELS: u32 = 32;
@@ -51,6 +51,12 @@ fn id_of(task: u64) -> Option<u32> {
     None
 }
 
+/// The state of a thread, to be read.
+#[inline(always)]
+fn known(ids: Ids) -> Option<*const ThreadState> {
+    filter::known_thread(ids).map(<*mut ThreadState>::cast_const)
+}
+
 /// A task was made by the current one and does not run yet. Arguments: the new task, the flags of clone.
 #[raw_tracepoint]
 pub fn task_newtask(ctx: RawTracePointContext) -> i32 {
@@ -68,7 +74,7 @@ pub fn task_newtask(ctx: RawTracePointContext) -> i32 {
         return 0;
     };
     let Some(id) = id_of(child) else { return 0 };
-    let thread = THREADS.get_ptr(&ids.thread_key());
+    let thread = known(ids);
     if child_tgid == parent_tgid {
         emit::life(record::THREAD_START, ids, process, thread, id, 0);
         return 0;
@@ -118,13 +124,13 @@ pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
         return 0;
     };
     let before: u64 = ctx.arg(1);
-    let _ = THREADS.remove(&ids.thread_key());
+    filter::forget_thread(ids);
     if kernel!(namespace_inode) == 0 {
         let old = Ids {
             pid: ids.pid,
             tid: before as u32,
         };
-        let _ = THREADS.remove(&old.thread_key());
+        filter::forget_thread(old);
     }
     // SAFETY: a value of STATES.
     unsafe {
@@ -145,9 +151,8 @@ pub fn sched_process_exit(ctx: RawTracePointContext) -> i32 {
     let Some(process) = active_process(ids.pid) else {
         return 0;
     };
-    let key = ids.thread_key();
-    emit::life(record::THREAD_EXIT, ids, process, THREADS.get_ptr(&key), 0, 0);
-    let _ = THREADS.remove(&key);
+    emit::life(record::THREAD_EXIT, ids, process, known(ids), 0, 0);
+    filter::forget_thread(ids);
     // SAFETY: takes nothing and always answers.
     let task = unsafe { bpf_get_current_task() };
     let live = read::<u64>(task, kernel!(task_signal)).and_then(|signal| read::<u32>(signal, kernel!(signal_live)));

@@ -26,13 +26,21 @@ pub static COUNTERS: Array<Counters> = Array::with_max_entries(256, 0);
 #[map]
 pub static FREE_PLACES: Queue<u32> = Queue::with_max_entries(256, 0);
 
-/// Their threads, by `tgid << 32 | tid`.
+/// Their threads' places in the table below, by `tgid << 32 | tid`. Who takes a thread out of here gives its place back.
 #[map]
-pub static THREADS: HashMap<u64, ThreadState> = HashMap::with_max_entries(16384, 0);
+pub static THREADS: HashMap<u64, u32> = HashMap::with_max_entries(16384, 0);
 
-/// Never written to: what a new thread's state is copied from, since it is too large for the stack.
+/// By place.
 #[map]
-pub static NEW_THREAD: PerCpuArray<ThreadState> = PerCpuArray::with_max_entries(1, 0);
+pub static THREAD_STATES: Array<ThreadState> = Array::with_max_entries(16384, 0);
+
+/// Places for threads.
+#[map]
+pub static FREE_THREADS: Queue<u32> = Queue::with_max_entries(16384, 0);
+
+/// The place of a thread that was seen with these last bits of its id; the key at that place tells whether it is the one.
+#[map]
+pub static LAST_SEEN: Array<u32> = Array::with_max_entries(memtrace_common::LAST_SEEN, 0);
 
 /// Holds nothing: its per-CPU copies tell how far apart the CPUs' memories are.
 #[map]

@@ -5,9 +5,8 @@ use aya_ebpf::programs::RetProbeContext;
 use memtrace_common::{Frame, MOST_BYTES, ThreadState, depth, entry};
 
 use crate::count::bump;
-use crate::filter::{Ids, Process, active_process, current_ids};
+use crate::filter::{self, Ids, Process, active_process, current_ids};
 use crate::hit::{FLAGS, IS_MMAPPED, chunk_of};
-use crate::maps::THREADS;
 use crate::{arch, stack};
 
 /// A call that was kept at its entry has returned.
@@ -25,8 +24,8 @@ impl Returned {
         stack::keep_own(ctx);
         let ids = current_ids()?;
         let process = active_process(ids.pid)?;
-        let thread = THREADS.get_ptr_mut(&ids.thread_key())?;
-        // SAFETY: the context of a uretprobe is the registers; `thread` is a value of THREADS.
+        let thread = filter::known_thread(ids)?;
+        // SAFETY: the context of a uretprobe is the registers; `thread` is a value of THREAD_STATES.
         unsafe {
             let frame = &raw const (*thread).frame;
             if (*frame).entry != entry || (*frame).slot != arch::slot_after_return(&*ctx.regs) {
@@ -47,7 +46,7 @@ pub fn on_realloc_return(ctx: RetProbeContext) -> u32 {
     let Some(returned) = Returned::new(&ctx, entry::REALLOC) else {
         return 0;
     };
-    // SAFETY: a frame inside a value of THREADS.
+    // SAFETY: a frame inside a value of THREAD_STATES.
     let (before, request, chunk) = unsafe {
         (
             (*returned.frame).argument,
@@ -63,7 +62,7 @@ pub fn on_realloc_return(ctx: RetProbeContext) -> u32 {
     if unsafe { (*process.state).depth } != depth::CALLS {
         return 0;
     }
-    // SAFETY: values of STATES and THREADS.
+    // SAFETY: values of STATES and THREAD_STATES.
     unsafe {
         // Where another thread had taken the hook away meanwhile.
         (*returned.thread).again = entry::NONE;

@@ -29,7 +29,7 @@ impl Hit {
     /// The call behind `outer` is still running and has led here.
     #[inline(always)]
     fn inside(&self, outer: *const Frame) -> bool {
-        // SAFETY: a frame inside a value of THREADS.
+        // SAFETY: a frame inside a value of THREAD_STATES.
         let slot = unsafe { (*outer).slot };
         if slot < self.slot() {
             return false;
@@ -47,7 +47,7 @@ impl Hit {
     #[inline(always)]
     pub fn second_hit_of_malloc(&self, request: u64) -> bool {
         let Some(thread) = self.thread else { return false };
-        // SAFETY: a frame inside a value of THREADS.
+        // SAFETY: a frame inside a value of THREAD_STATES.
         let outer = unsafe { &raw mut (*thread).frame };
         let Frame {
             slot,
@@ -114,7 +114,7 @@ impl Hit {
     #[inline(always)]
     pub fn expect(&self, again: u8, slot: u64) {
         let Some(thread) = self.thread else { return };
-        // SAFETY: a value of THREADS, written to by its own thread alone.
+        // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
         unsafe {
             (*thread).again = again;
             (*thread).again_slot = slot;
@@ -126,7 +126,7 @@ impl Hit {
     #[inline(always)]
     pub fn entered_again(&self, request: u64, argument: u64) -> bool {
         let Some(thread) = self.thread else { return false };
-        // SAFETY: a value of THREADS, written to by its own thread alone.
+        // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
         let (again, slot, call, calls, kept) = unsafe {
             (
                 (*thread).again,
@@ -161,7 +161,7 @@ impl Hit {
     #[inline(always)]
     pub fn second_hit_of_free(&self, pointer: u64) -> bool {
         let Some(thread) = self.thread else { return false };
-        // SAFETY: a frame inside a value of THREADS.
+        // SAFETY: a frame inside a value of THREAD_STATES.
         let outer = unsafe { &raw mut (*thread).frame };
         let Frame {
             request,
@@ -179,7 +179,7 @@ impl Hit {
             bump!(self.process, second_hits);
             return true;
         }
-        // SAFETY: values of STATES and THREADS.
+        // SAFETY: values of STATES and THREAD_STATES.
         unsafe {
             if (*self.process.state).libc.first_free_twice == 0 || (*thread).freed != 0 {
                 return false;
@@ -200,7 +200,7 @@ impl Hit {
         }
         if check == exit_check::EXITING
             && let Some(thread) = self.thread
-            // SAFETY: a value of THREADS.
+            // SAFETY: a value of THREAD_STATES.
             && unsafe { (*thread).exiting } == 0
         {
             return false;
@@ -220,7 +220,7 @@ impl Hit {
     #[inline(always)]
     pub fn first_free_again(&self, pointer: u64) -> bool {
         let Some(thread) = self.thread else { return false };
-        // SAFETY: values of STATES and THREADS.
+        // SAFETY: values of STATES and THREAD_STATES.
         unsafe {
             if (*self.process.state).libc.first_free_twice == 0 || (*thread).freed != 0 {
                 return false;

@@ -9,8 +9,8 @@ use aya_ebpf::macros::tracepoint;
 use aya_ebpf::programs::TracePointContext;
 use memtrace_common::{Frame, SlowFrame, ThreadState, UNKNOWN_OFFSET, attribution};
 
-use crate::filter::{active_process, current_ids};
-use crate::maps::{THREADS, kernel};
+use crate::filter::{self, active_process, current_ids};
+use crate::maps::kernel;
 use crate::{arch, frame};
 
 /// signal_deliver's record: sig, errno and code are ints at 8, then sa_handler.
@@ -20,19 +20,6 @@ const SIG_IGN: u64 = 1;
 const SA_FLAGS: usize = 32;
 /// The handler asks for the thread's stack for signal handlers.
 const SA_ONSTACK: u64 = 0x0800_0000;
-
-const NO_FRAME: Frame = Frame {
-    slot: 0,
-    return_address: 0,
-    request: 0,
-    argument: 0,
-    chunk: 0,
-    call: 0,
-    entry: 0,
-    second_hit: 0,
-    _pad: [0; 2],
-    epoch: 0,
-};
 
 /// A signal is about to be handled, before its frame is pushed: the registers are still those interrupted.
 #[tracepoint]
@@ -51,19 +38,19 @@ pub fn signal_deliver(ctx: TracePointContext) -> u32 {
     if active_process(ids.pid).is_none() {
         return 0;
     }
-    let Some(thread) = THREADS.get_ptr_mut(&ids.thread_key()) else {
+    let Some(thread) = filter::known_thread(ids) else {
         return 0;
     };
     let registers = frame::user_registers();
     notice_left(thread, registers.sp);
-    // SAFETY: a value of THREADS, written to by its own thread alone.
+    // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
     unsafe {
         if (*thread).handlers == 0 {
             let state = frame::state_of(&raw const (*thread).frame, registers.sp);
             (*thread).interrupted = if state == attribution::DEEPER || state == attribution::UNCHECKED {
                 (*thread).frame
             } else {
-                NO_FRAME
+                Frame::NONE
             };
             (*thread).interrupted_slow = if frame::slow_on_stack(&raw const (*thread).slow, registers.sp) {
                 (*thread).slow
@@ -78,7 +65,7 @@ pub fn signal_deliver(ctx: TracePointContext) -> u32 {
             };
         }
         (*thread).handlers += 1;
-        (*thread).frame = NO_FRAME;
+        (*thread).frame = Frame::NONE;
         (*thread).slow = SlowFrame::NONE;
     }
     0
@@ -111,7 +98,7 @@ fn within(stack: [u64; 2], sp: u64) -> bool {
 /// The outermost handler cannot be running any more with this stack pointer: it was left by a jump.
 #[inline(always)]
 pub fn notice_left(thread: *mut ThreadState, sp: u64) {
-    // SAFETY: a value of THREADS, written to by its own thread alone.
+    // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
     unsafe {
         if (*thread).handlers == 0 || (*thread).handler_sp == 0 || sp == 0 {
             return;
@@ -124,7 +111,7 @@ pub fn notice_left(thread: *mut ThreadState, sp: u64) {
         };
         if !running {
             (*thread).handlers = 0;
-            (*thread).interrupted = NO_FRAME;
+            (*thread).interrupted = Frame::NONE;
         }
     }
 }
@@ -136,11 +123,11 @@ pub fn enter_rt_sigreturn(_ctx: TracePointContext) -> u32 {
     if active_process(ids.pid).is_none() {
         return 0;
     }
-    let Some(thread) = THREADS.get_ptr_mut(&ids.thread_key()) else {
+    let Some(thread) = filter::known_thread(ids) else {
         return 0;
     };
     let registers = frame::user_registers();
-    // SAFETY: a value of THREADS, written to by its own thread alone.
+    // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
     unsafe {
         if (*thread).handlers == 0 {
             return 0;
@@ -157,11 +144,11 @@ pub fn enter_rt_sigreturn(_ctx: TracePointContext) -> u32 {
         }
         if (*thread).handlers == 0 {
             (*thread).frame = (*thread).interrupted;
-            (*thread).interrupted = NO_FRAME;
+            (*thread).interrupted = Frame::NONE;
             (*thread).slow = (*thread).interrupted_slow;
             (*thread).interrupted_slow = SlowFrame::NONE;
         } else {
-            (*thread).frame = NO_FRAME;
+            (*thread).frame = Frame::NONE;
             (*thread).slow = SlowFrame::NONE;
         }
     }

@@ -24,7 +24,7 @@ pub fn on_slow_path(ctx: ProbeContext) -> u32 {
         return 0;
     }
     let Some(thread) = thread else { return 0 };
-    // SAFETY: the context of a uprobe is the registers; values of STATES and THREADS, the latter written to by its own
+    // SAFETY: the context of a uprobe is the registers; values of STATES and THREAD_STATES, the latter written to by its own
     // thread alone.
     unsafe {
         let libc = &raw const (*process.state).libc;

@@ -15,7 +15,6 @@ use crate::count::{self, bump, snapshot};
 use crate::emit::{self, Wake};
 use crate::filter::{self, Ids, Process, active_process, current_ids};
 use crate::frame::UserRegisters;
-use crate::maps::THREADS;
 use crate::{arch, frame, heap, rss, signals};
 
 /// The bit of mmap's third argument.
@@ -48,7 +47,7 @@ fn enter(ctx: &TracePointContext) {
         );
         return;
     };
-    // SAFETY: a value of THREADS, written to by its own thread alone.
+    // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
     unsafe {
         if (*thread).pending != 0 {
             skipped(process, (*thread).pending - 1);
@@ -109,12 +108,12 @@ fn exit(ctx: &TracePointContext) {
     };
     // SAFETY: the verifier checks the offset against the size of the tracepoint's record.
     let result = unsafe { *(ctx.as_ptr().byte_add(FIELDS) as *const i64) };
-    let Some(thread) = THREADS.get_ptr_mut(&ids.thread_key()) else {
+    let Some(thread) = filter::known_thread(ids) else {
         // Its entry found no room: counted there as lost, and here so that the number of calls stays exact.
         made_one(process, call, (-4095..0).contains(&result));
         return;
     };
-    // SAFETY: a value of THREADS, written to by its own thread alone.
+    // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
     let requested = unsafe {
         let pending = (*thread).pending;
         if pending != call + 1 {
@@ -156,7 +155,7 @@ fn exit(ctx: &TracePointContext) {
         resident_pages: rss::pages(),
     };
     let up_to_slot = if verdict == attribution::DEEPER {
-        // SAFETY: a frame inside a value of THREADS.
+        // SAFETY: a frame inside a value of THREAD_STATES.
         unsafe { (*kept).slot }.wrapping_sub(registers.sp).wrapping_add(8)
     } else if verdict == attribution::FOLLOW {
         // SAFETY: a value of STATES.
@@ -190,7 +189,7 @@ const ABOVE_SLOW_PATH: u64 = bytes(40);
 /// the farthest.
 #[inline(always)]
 fn up_to_caller(watched: u32, thread: *const ThreadState, call: u8, sp: u64) -> u64 {
-    // SAFETY: a value of THREADS.
+    // SAFETY: a value of THREAD_STATES.
     let (slow, protection) = unsafe { (&raw const (*thread).slow, (*thread).pending_args[2]) };
     let set_up =
         call == syscall::MUNMAP || call == syscall::MPROTECT || call == syscall::MMAP && protection == PROT_NONE;
@@ -238,7 +237,7 @@ struct Books {
 
 #[inline(always)]
 fn books(process: Process, thread: *const ThreadState, call: u8, verdict: u8, kept: *const Frame) -> Books {
-    // SAFETY: values of STATES and THREADS.
+    // SAFETY: values of STATES and THREAD_STATES.
     let (address, pending, base) = unsafe {
         let base = if verdict == attribution::FOLLOW {
             (*process.state).libc_base
@@ -268,7 +267,7 @@ fn books(process: Process, thread: *const ThreadState, call: u8, verdict: u8, ke
 #[inline(always)]
 fn send<const WORDS: usize>(made: &Made, wanted: u64) -> bool {
     // New code is looked at from outside.
-    // SAFETY: a value of THREADS.
+    // SAFETY: a value of THREAD_STATES.
     let protection = unsafe { (*made.thread).pending_args[2] };
     let wake = if made.call == syscall::MMAP && protection & PROT_EXEC != 0 {
         Wake::AtOnce

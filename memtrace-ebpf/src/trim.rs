@@ -29,7 +29,7 @@ pub fn on_malloc_trim_return(ctx: RetProbeContext) -> u32 {
     let Some(returned) = Returned::new(&ctx, entry::MALLOC_TRIM) else {
         return 0;
     };
-    // SAFETY: a frame inside a value of THREADS, and that value.
+    // SAFETY: a frame inside a value of THREAD_STATES, and that value.
     let (pad, base) = unsafe { ((*returned.frame).request, (*returned.thread).libc_base) };
     let result: u64 = ctx.ret();
     trim(
@@ -47,7 +47,7 @@ pub fn on_malloc_trim_return(ctx: RetProbeContext) -> u32 {
 #[inline(always)]
 fn trim(kind: u16, ids: Ids, process: Process, thread: *mut ThreadState, base: u64, pad: u64, result: u64) {
     emit::send::<TrimRecord>(process, Wake::Whenever, |record| {
-        // SAFETY: `record` is reserved memory of that size and alignment; `thread` is a value of THREADS.
+        // SAFETY: `record` is reserved memory of that size and alignment; `thread` is a value of THREAD_STATES.
         unsafe {
             (&raw mut (*record).header).write(emit::header::<TrimRecord>(kind, ids));
             (*record).pad = pad;

@@ -137,13 +137,15 @@ impl Session {
             .map_max_entries(map_names::STATES, options.processes)
             .map_max_entries(map_names::COUNTERS, options.processes.saturating_mul(shards))
             .map_max_entries(map_names::FREE_PLACES, options.processes)
-            .map_max_entries(map_names::THREADS, options.threads);
+            .map_max_entries(map_names::THREADS, options.threads)
+            .map_max_entries(map_names::THREAD_STATES, options.threads)
+            .map_max_entries(map_names::FREE_THREADS, options.threads);
         diagnostics::set_level(&mut loader, options.debug);
         let mut ebpf = loader.load(object).context("loading the kernel side")?;
         let mut links = Links::default();
         links.load_programs(object, &mut ebpf)?;
         let ring = RingBuf::try_from(take_map(&mut ebpf, map_names::EVENTS)?).context("opening the ring buffer")?;
-        let tables = Tables::new(&mut ebpf, options.processes, shards)?;
+        let tables = Tables::new(&mut ebpf, options, shards)?;
         // SAFETY: the ring owns its file descriptor, always gives the same one, and is dropped by the AsyncFd alone.
         let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }
             .context("waiting for the ring buffer")?;

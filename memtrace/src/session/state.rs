@@ -27,7 +27,7 @@ unsafe impl aya::Pod for RawCounters {}
 
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub struct RawThread(ThreadState);
+pub struct RawThread(pub ThreadState);
 
 // SAFETY: as above.
 unsafe impl aya::Pod for RawThread {}

@@ -3,12 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, Queue};
-use memtrace_common::{Counters, ProcessState, active, map_names};
+use memtrace_common::{Counters, ProcessState, ThreadState, active, map_names};
 
 use super::state::{self, RawCounters, RawProcess, RawThread};
-use super::take_map;
+use super::{Options, take_map};
 
-/// A process's place in the tables.
+/// A process's place in the tables, or a thread's in its own.
 type Place = u32;
 
 pub struct Tables {
@@ -16,23 +16,31 @@ pub struct Tables {
     states: Array<MapData, RawProcess>,
     counters: Array<MapData, RawCounters>,
     free: Queue<MapData, Place>,
-    threads: HashMap<MapData, u64, RawThread>,
+    threads: HashMap<MapData, u64, Place>,
+    thread_states: Array<MapData, RawThread>,
+    free_threads: Queue<MapData, Place>,
     shards: u32,
 }
 
 impl Tables {
-    /// Takes the maps of a kernel side that was loaded with room for `processes`.
-    pub fn new(ebpf: &mut Ebpf, processes: u32, shards: u32) -> Result<Self> {
+    /// Takes the maps of a kernel side that was loaded with these sizes.
+    pub fn new(ebpf: &mut Ebpf, sizes: &Options, shards: u32) -> Result<Self> {
         let mut tables = Self {
             places: open(ebpf, map_names::PROCESSES)?,
             states: open(ebpf, map_names::STATES)?,
             counters: open(ebpf, map_names::COUNTERS)?,
             free: open(ebpf, map_names::FREE_PLACES)?,
             threads: open(ebpf, map_names::THREADS)?,
+            thread_states: open(ebpf, map_names::THREAD_STATES)?,
+            free_threads: open(ebpf, map_names::FREE_THREADS)?,
             shards,
         };
-        for place in 0..processes {
+        for place in 0..sizes.processes {
             tables.free.push(place, 0).context("listing the places for processes")?;
+        }
+        for place in 0..sizes.threads {
+            let listing = "listing the places for threads";
+            tables.free_threads.push(place, 0).context(listing)?;
         }
         Ok(tables)
     }
@@ -89,11 +97,7 @@ impl Tables {
         self.places.remove(&pid).with_context(removing)?;
         let keys: Vec<u64> = self.threads.keys().filter_map(Result::ok).collect();
         for key in keys.into_iter().filter(|key| (key >> 32) as u32 == pid) {
-            // It may have ended meanwhile, which removes it too.
-            match self.threads.remove(&key) {
-                Ok(()) | Err(MapError::KeyNotFound) => {}
-                Err(error) => return Err(error).with_context(removing),
-            }
+            self.remove_thread(key).with_context(removing)?;
         }
         for shard in 0..self.shards {
             self.counters
@@ -101,6 +105,22 @@ impl Tables {
                 .with_context(removing)?;
         }
         self.free.push(place, 0).with_context(removing)
+    }
+
+    /// Gives a thread's place back. It may end meanwhile, which does so too: who takes it out of the table has done it.
+    fn remove_thread(&mut self, key: u64) -> Result<(), MapError> {
+        let place = match self.threads.get(&key, 0) {
+            Ok(place) => place,
+            Err(MapError::KeyNotFound) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        match self.threads.remove(&key) {
+            Ok(()) => {}
+            Err(MapError::KeyNotFound) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        self.thread_states.set(place, RawThread(ThreadState::NOBODY), 0)?;
+        self.free_threads.push(place, 0)
     }
 
     fn place(&self, pid: u32) -> Option<Place> {

@@ -77,6 +77,47 @@ fn threads_without_room_are_counted_and_their_calls_too() {
     });
 }
 
+/// Turns of programs/same_place.c, in which its two threads call malloc once and three times.
+const TURNS: u64 = 1000;
+
+#[test]
+fn threads_give_their_room_back_and_two_of_like_ids_are_told_apart() {
+    if !can_trace() {
+        return;
+    }
+    let options = Options {
+        threads: 8,
+        ..Options::default()
+    };
+    with_options(&options, |_, session| {
+        let mut program = Program::build("same_place");
+        let (target, plan) = target(program.pid());
+        session.add(&target, Some(&plan), false, Begin::Now).unwrap();
+        program.go();
+        assert_eq!(program.line(), ["found"]);
+        // Room for what comes now.
+        session.pending();
+        program.go();
+        let said: Vec<u32> = program.done().iter().map(|word| word.parse().unwrap()).collect();
+        let &[one, other, gone] = said.as_slice() else {
+            panic!("{said:?}");
+        };
+        assert!(one != other && (one ^ other).is_multiple_of(1 << 14), "{one}, {other}");
+        let totals = session.totals(program.pid()).unwrap();
+        assert_eq!(totals.lost_threads, 0, "of {gone} that came and went");
+        assert_eq!(totals.calls[Entry::Malloc as usize], u64::from(gone) + 4 * TURNS);
+        let events = session.pending();
+        for (thread, blocks) in [(one, TURNS), (other, 3 * TURNS)] {
+            let last = events.iter().find_map(|event| match &event.kind {
+                EventKind::Syscall(call) if event.tid == thread && call.args[..2] == [0x10000, 0] => Some(call),
+                _ => None,
+            });
+            let own = last.map(|call| call.snapshot.thread_allocated_blocks);
+            assert_eq!(own, Some(blocks), "of thread {thread}");
+        }
+    });
+}
+
 #[test]
 fn the_probes_of_a_process_go_with_it_and_leave_the_others() {
     const NAME: &str = "limits::the_probes_of_a_process_go_with_it_and_leave_the_others";
