@@ -9,6 +9,7 @@ mod elf;
 pub mod inspect;
 pub mod lab;
 mod page_size;
+mod printable;
 pub mod privileges;
 pub mod probe;
 pub mod report;

@@ -5,14 +5,15 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use aya::programs::{loaded_links, loaded_programs};
 use common::run::memtrace;
-use memtrace_test_support::{binary, skip};
+use memtrace_test_support::scratch::Scratch;
+use memtrace_test_support::{binary, cc, skip};
 
 /// Longer than the kernel ever takes to free what nobody holds any more.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -153,6 +154,9 @@ fn a_target_that_checks_its_data_is_left_intact_however_memtrace_goes() {
         (&["--depth", "syscalls"], Some("KILL")),
         (&["--follow", "--for", "300ms"], None),
         (&["--follow"], Some("TERM")),
+        // As by a crash: of SIGSEGV sent from outside Rust's handler of it makes nothing.
+        (&["--follow"], Some("ABRT")),
+        (&["--depth", "calls"], Some("HUP")),
     ] {
         let visit = Visit::to(&target, words);
         let held = visit.held();
@@ -160,10 +164,90 @@ fn a_target_that_checks_its_data_is_left_intact_however_memtrace_goes() {
             visit.signal(name);
         }
         let status = visit.wait();
-        if matches!(signal, None | Some("INT")) {
+        if matches!(signal, None | Some("INT" | "HUP")) {
             assert!(status.success(), "{words:?}: {status}");
         }
         wait_until_gone(&held);
     }
     target.end();
+}
+
+/// Allocates, resizes, grows, maps and trims at each byte that it reads, and may call nothing but what that takes: the kernel
+/// kills it at any other system call.
+const SHUT_IN: &str = r#"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <malloc.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define ALLOW(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+int main(void) {
+  struct sock_filter filter[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    ALLOW(__NR_read), ALLOW(__NR_write), ALLOW(__NR_brk), ALLOW(__NR_mmap), ALLOW(__NR_munmap),
+    ALLOW(__NR_mremap), ALLOW(__NR_madvise), ALLOW(__NR_exit_group),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+  };
+  struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
+  free(malloc(1));
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) return 1;
+  char byte = '.';
+  write(1, &byte, 1);
+  while (read(0, &byte, 1) == 1) {
+    for (int n = 0; n < 100; n++) {
+      char *block = realloc(malloc(100), 1000);
+      block = realloc(block, 300000);
+      free(realloc(block, 10));
+      free(calloc(50, 50));
+      free(memalign(64, 200000));
+    }
+    malloc_trim(0);
+    write(1, &byte, 1);
+  }
+  return 0;
+}
+"#;
+
+#[test]
+fn a_process_that_may_call_next_to_nothing_lives_at_every_depth() {
+    if !skip::root("a_process_that_may_call_next_to_nothing_lives_at_every_depth") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let program = cc::build("cc", "shut_in", SHUT_IN, &[], &scratch).unwrap_or_else(|problem| panic!("{problem}"));
+    let mut child = Command::new(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut byte = [0];
+    output.read_exact(&mut byte).unwrap();
+    let target = Checking(child);
+    for words in [
+        &["--depth", "syscalls"][..],
+        &["--depth", "slow-path"],
+        &["--depth", "calls"],
+        &["--depth", "calls", "--follow"],
+        &[],
+    ] {
+        let visit = Visit::to(&target, words);
+        for _ in 0..3 {
+            input.write_all(b"x").unwrap();
+            let answer = output.read_exact(&mut byte);
+            assert!(
+                answer.is_ok() && byte == *b"x",
+                "killed, or left, under {words:?}: {answer:?}"
+            );
+        }
+        visit.signal("INT");
+        assert!(visit.wait().success(), "{words:?}");
+    }
+    drop(input);
+    let mut child = target;
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
 }

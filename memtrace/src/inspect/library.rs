@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use memtrace_analysis::glibc::{Anatomy, Mapping};
+
+use crate::printable::printable;
 
 /// A glibc in a process.
 pub struct Library {
@@ -28,7 +31,7 @@ pub fn find(pid: u32, mappings: &[Mapping]) -> Result<Library> {
         return open(pid, mapping, mappings);
     }
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).with_context(|| format!("reading /proc/{pid}/exe"))?;
-    let program = program.to_string_lossy().into_owned();
+    let program = printable(program.as_os_str().as_bytes());
     let Some(mapping) = mappings
         .iter()
         .find(|mapping| mapping.executable && mapping.path == program)

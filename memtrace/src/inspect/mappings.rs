@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt;
 use anyhow::{Context, Result, anyhow};
 use memtrace_analysis::glibc::{Mapping, Residency};
 
+use crate::printable::printable;
+
 /// All mappings of a process with the kernel's figures of each.
 pub fn read_smaps(pid: u32) -> Result<Vec<Mapping>> {
     let path = format!("/proc/{pid}/smaps");
@@ -73,7 +75,8 @@ fn parse_header(line: &str) -> Option<Mapping> {
         executable: allows(2, b'x'),
         shared: allows(3, b's'),
         inode: inode.parse().ok()?,
-        path: path.to_owned(),
+        // To be shown; files are opened by the kernel's own link to them, where it lets them.
+        path: printable(path.as_bytes()),
         ..Mapping::default()
     })
 }

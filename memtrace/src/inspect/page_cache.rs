@@ -4,11 +4,13 @@
 //! of the file. Both show strangers less than owners: a file that is neither ours nor writable for us counts as unknown.
 
 use crate::page_size::page_size;
+use crate::printable::printable;
 use crate::sentence;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
@@ -102,7 +104,7 @@ pub fn of_process(pid: u32) -> Result<Vec<HeldFile>> {
         .into_values()
         .map(|(opened, named, how)| held_file(&opened, &named, how))
         .chain(closed.into_values().map(|path| HeldFile {
-            shown: printable(&path),
+            shown: printable(path.as_bytes()),
             how: Holding {
                 descriptors: Vec::new(),
                 mapped: true,
@@ -141,7 +143,7 @@ fn held_file(opened: &Path, named: &Path, how: Holding) -> HeldFile {
         .and_then(|file| of_file(&file))
         .map_err(|error| sentence::of(&error));
     HeldFile {
-        shown: printable(&named.to_string_lossy()),
+        shown: printable(named.as_os_str().as_bytes()),
         how,
         residency,
     }
@@ -156,10 +158,6 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> Option<PathBuf> {
     let path = PathBuf::from(format!("/proc/{pid}/root{}", mapping.path));
     let same = fs::metadata(&path).is_ok_and(|metadata| metadata.ino() == mapping.inode);
     same.then_some(path)
-}
-
-fn printable(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).collect()
 }
 
 struct Counts {

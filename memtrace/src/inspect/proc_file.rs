@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use crate::printable::printable;
+
 pub fn thread_ids(pid: u32) -> Result<Vec<libc::pid_t>> {
     let path = format!("/proc/{pid}/task");
     let entries = fs::read_dir(&path).with_context(|| format!("listing {path}"))?;
@@ -40,13 +42,6 @@ pub fn names(pid: u32) -> Result<(String, String)> {
         .map(printable)
         .collect();
     Ok((printable(name.trim_ascii_end()), words.join(" ")))
-}
-
-fn printable(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes)
-        .chars()
-        .map(|letter| if letter.is_control() { '?' } else { letter })
-        .collect()
 }
 
 /// Nanoseconds since the process started.

@@ -14,7 +14,6 @@ mod launch;
 mod life;
 mod link_map;
 mod maps;
-mod printable;
 mod process;
 mod select;
 mod spawn;
@@ -25,9 +24,9 @@ use std::path::PathBuf;
 
 use memtrace_analysis::event::{Allocator, Module};
 
+pub use crate::printable::printable;
 pub use error::{SHIELDED, TargetError, may_look_anywhere};
 pub use life::Life;
-pub use printable::printable;
 pub use select::{pids_by_name, pids_in_cgroup};
 pub use spawn::{Moment, SpawnError, Spawned};
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! target   memtrace-lab checking: verifies its own blocks, forks, executes, loads libraries, starts threads
-//! visit    memtrace attaches at some depth, stays a while, and ends: asked to, at its time, terminated, or killed
+//! visit    memtrace attaches at some depth, stays a while, and ends: asked to, at its time, terminated, hung up, crashed, or killed
 //! traces   the lists of BPF programs and links, and of tracefs's uprobes, before and after
 //! ```
 
@@ -108,6 +108,10 @@ enum End {
     Time,
     /// SIGTERM
     Terminated,
+    /// SIGHUP, as by a terminal that is lost.
+    HungUp,
+    /// SIGABRT, as by a crash.
+    Crashed,
     /// SIGKILL once it is attached.
     Killed,
     /// SIGKILL at any moment, also while it attaches.
@@ -115,10 +119,12 @@ enum End {
 }
 
 impl End {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 7] = [
         Self::Asked,
         Self::Time,
         Self::Terminated,
+        Self::HungUp,
+        Self::Crashed,
         Self::Killed,
         Self::KilledEarly,
     ];
@@ -128,6 +134,8 @@ impl End {
             Self::Asked => "interrupted",
             Self::Time => "at their time",
             Self::Terminated => "terminated",
+            Self::HungUp => "hung up",
+            Self::Crashed => "crashed",
             Self::Killed => "killed",
             Self::KilledEarly => "killed while they attached",
         }
@@ -189,11 +197,10 @@ fn visit(pid: u32, dice: &mut Dice, end: End) -> Result<()> {
     errors.wait_for("attached")?;
     match end {
         End::Time => {}
-        End::Asked | End::Terminated => {
-            thread::sleep(stay);
-            let signal = if matches!(end, End::Asked) { "INT" } else { "TERM" };
-            process::signal(child.id(), signal)?;
-        }
+        End::Asked => sign_off(&child, stay, "INT")?,
+        End::Terminated => sign_off(&child, stay, "TERM")?,
+        End::HungUp => sign_off(&child, stay, "HUP")?,
+        End::Crashed => sign_off(&child, stay, "ABRT")?,
         End::Killed | End::KilledEarly => {
             thread::sleep(stay);
             child.kill().context("killing memtrace")?;
@@ -202,13 +209,18 @@ fn visit(pid: u32, dice: &mut Dice, end: End) -> Result<()> {
     ended(child, end, errors)
 }
 
+fn sign_off(child: &Child, stay: Duration, signal: &str) -> Result<()> {
+    thread::sleep(stay);
+    process::signal(child.id(), signal)
+}
+
 fn ended(mut child: Child, end: End, errors: Lines) -> Result<()> {
     let status = child.wait().context("waiting for memtrace")?;
     let wanted = match end {
-        End::Asked | End::Time => status.success(),
+        End::Asked | End::Time | End::HungUp => status.success(),
         // However it takes that signal.
         End::Terminated => true,
-        End::Killed | End::KilledEarly => !status.success(),
+        End::Crashed | End::Killed | End::KilledEarly => !status.success(),
     };
     if !wanted {
         bail!("memtrace ended with {status}: {}", errors.rest().join("; "));
