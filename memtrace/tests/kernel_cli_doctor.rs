@@ -57,7 +57,13 @@ fn a_process_is_looked_at_and_left_alone() {
     // It goes on as before.
     let text = run(&["doctor", "--pid", &pid]);
     said(&text, 0, &[]);
-    for words in ["DEPTHS", "everything works here", "KERNEL MEMORY", "_int_malloc"] {
+    for words in [
+        "DEPTHS",
+        "everything works here",
+        "allocator: glibc's: ",
+        "KERNEL MEMORY",
+        "_int_malloc",
+    ] {
         assert!(text.stdout.contains(words), "{words:?} is missing: {}", text.stdout);
     }
 }

@@ -78,6 +78,11 @@ impl Patient {
                 _ => "a filter; no probe that is used here minds it",
             };
             checks.push(check("seccomp", State::Ok, mode, None));
+            // Where there is no plan the reason says who is malloc.
+            if self.plan.is_some() {
+                let found = format!("glibc's: {}", target.allocator.evidence);
+                checks.push(check("allocator", State::Ok, found, None));
+            }
         }
         if let Some(plan) = &self.plan {
             checks.push(match &plan.slow_path {
