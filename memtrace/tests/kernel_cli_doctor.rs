@@ -61,6 +61,7 @@ fn a_process_is_looked_at_and_left_alone() {
         "DEPTHS",
         "everything works here",
         "allocator: glibc's: ",
+        "registers: ",
         "KERNEL MEMORY",
         "_int_malloc",
     ] {

@@ -54,7 +54,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<Exit> {
     let mut checks = machine::checks();
     checks.extend(patient.checks());
     let trial = trial::try_out(args.pid.and(patient.target.as_ref()), patient.plan.as_ref());
-    checks.push(trial.check());
+    checks.extend(trial.checks());
     let held = Capabilities::effective().unwrap_or_default();
     let depths = depths(&trial, &patient, args.pid.is_some());
     let missing = checks.iter().any(|check| check.state == State::Missing) || depths.iter().any(|depth| !depth.works);

@@ -125,11 +125,27 @@ fn rates(session: &mut Session, target: &Target, plan: &ProbePlan, calibration: 
 }
 
 impl Trial {
-    pub fn check(&self) -> Check {
-        match &self.failure {
-            None => check("kernel side", State::Ok, "loads, and the kernel has verified it", None),
-            Some(why) => check("kernel side", State::Missing, why.clone(), None),
+    pub fn checks(&self) -> Vec<Check> {
+        if let Some(why) = &self.failure {
+            return vec![check("kernel side", State::Missing, why.clone(), None)];
         }
+        let registers = if self.registers {
+            check(
+                "registers",
+                State::Ok,
+                "shown at system calls: which allocator call made one is proven",
+                None,
+            )
+        } else {
+            check(
+                "registers",
+                State::Less,
+                "not shown at system calls (before Linux 5.15): which allocator call made one is likely, not proven",
+                None,
+            )
+        };
+        let kernel_side = check("kernel side", State::Ok, "loads, and the kernel has verified it", None);
+        vec![registers, kernel_side]
     }
 
     pub fn obstacle(&self) -> Option<String> {

@@ -1,6 +1,6 @@
 //! What the doctor found, for people.
 
-use super::{Doctor, State};
+use super::{DepthFound, Doctor, State};
 use crate::report::layout::{Align, Page, Section, Table};
 use crate::report::style::Style;
 use crate::report::units::{count, pages, percent, short};
@@ -43,24 +43,40 @@ const fn seccomp(mode: u8) -> &'static str {
 
 fn depths(doctor: &Doctor) -> Section {
     let mut section = Section::new("DEPTHS");
-    let mut table = Table::new(&[
-        ("--depth", Align::Left),
-        ("works", Align::Left),
-        ("hits a second", Align::Right),
-        ("of its CPU time", Align::Right),
-        ("why", Align::Left),
-    ]);
+    section.line(match &doctor.target {
+        Some(target) => format!(
+            "what {} (pid {}) would pay for each, by a short look",
+            target.name, target.pid
+        ),
+        None => "what works here; --pid PID tells what each would cost a process".to_owned(),
+    });
+    // Without a process no cost is known, and the line above has said so.
+    let why = |depth: &DepthFound| {
+        let unknown = depth.cost_unknown.as_ref().filter(|_| doctor.target.is_some());
+        depth.because.as_ref().or(unknown).cloned().unwrap_or_default()
+    };
+    let mut columns = vec![("--depth", Align::Left), ("works", Align::Left)];
+    if doctor.target.is_some() {
+        columns.extend([("hits a second", Align::Right), ("of its CPU time", Align::Right)]);
+    }
+    if doctor.depths.iter().any(|depth| !why(depth).is_empty()) {
+        columns.push(("why", Align::Left));
+    }
+    let mut table = Table::new(&columns);
     for depth in &doctor.depths {
-        let why = depth.because.as_ref().or(depth.cost_unknown.as_ref());
-        table.row(vec![
-            depth.depth.clone(),
-            if depth.works { "yes" } else { "no" }.to_owned(),
-            depth
-                .hits_per_second
-                .map_or_else(|| "-".to_owned(), |hits| count(hits.round() as u64)),
-            depth.cost_share.map_or_else(|| "-".to_owned(), percent),
-            why.cloned().unwrap_or_default(),
-        ]);
+        let mut row = vec![depth.depth.clone(), if depth.works { "yes" } else { "no" }.to_owned()];
+        if doctor.target.is_some() {
+            let dash = || "-".to_owned();
+            row.push(
+                depth
+                    .hits_per_second
+                    .map_or_else(dash, |hits| count(hits.round() as u64)),
+            );
+            row.push(depth.cost_share.map_or_else(dash, percent));
+        }
+        row.push(why(depth));
+        row.truncate(columns.len());
+        table.row(row);
     }
     section.table(&table);
     section
