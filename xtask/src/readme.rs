@@ -1,4 +1,4 @@
-//! Tables in the README that are written by the runs that measured them, each between markers of its own.
+//! Tables in the documents that are written by the runs that measured them, each between markers of its own.
 
 use std::fs;
 use std::path::Path;
@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace;
 
-/// Puts a text between the README's markers of that name, which is also the verb that writes it.
-pub fn put(name: &str, text: &str) -> Result<()> {
-    let file = workspace::root().join("README.md");
+/// Puts a text between a document's markers of that name, which is also the verb that writes it.
+pub fn put(document: &str, name: &str, text: &str) -> Result<()> {
+    let file = workspace::root().join(document);
     let old = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     let new = between_markers(&old, name, text, &file)?;
     fs::write(&file, new).with_context(|| format!("writing {}", file.display()))

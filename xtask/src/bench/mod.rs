@@ -64,7 +64,7 @@ pub struct Options {
     /// Write every sample and figure to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Put the table into README.md
+    /// Put the table of factors into README.md and the figures into docs/bench.md
     #[arg(long)]
     write_readme: bool,
     /// Build nothing: what is raced is there already
@@ -198,7 +198,8 @@ fn run(options: &Options, workloads: &[&Workload], arms: &[&'static Arm], scratc
         write_json(file, &shown)?;
     }
     if options.write_readme {
-        readme::put(MARKERS, &shown.markdown())?;
+        readme::put("README.md", MARKERS, &shown.factors_markdown())?;
+        readme::put("docs/bench.md", MARKERS, &shown.figures_markdown())?;
     }
     Ok(())
 }

@@ -58,8 +58,8 @@ impl Shown<'_> {
         text
     }
 
-    /// A table of factors, then the figures.
-    pub fn markdown(&self) -> String {
+    /// The table of factors, and what its arms are.
+    pub fn factors_markdown(&self) -> String {
         let mut text = format!("Measured on {}.\n\n", self.machine.in_words());
         _ = writeln!(
             text,
@@ -86,7 +86,13 @@ impl Shown<'_> {
         for arm in self.arms {
             _ = writeln!(text, "- `{}`: {}", arm.name, arm.about);
         }
-        _ = writeln!(text, "\n| figure | wanted | measured | |\n|---|---|---|---|");
+        text
+    }
+
+    /// Each figure with its verdict, and what could not be raced.
+    pub fn figures_markdown(&self) -> String {
+        let mut text = format!("Measured on {}.\n\n", self.machine.in_words());
+        _ = writeln!(text, "| figure | wanted | measured | |\n|---|---|---|---|");
         for figure in self.figures {
             _ = writeln!(
                 text,
