@@ -38,6 +38,10 @@ pub struct Settings {
     pub arena_max: u64,
     /// Of glibc.malloc.hugetlb; 0 where it is off.
     pub huge_page_bytes: u64,
+    /// Transparent huge pages are asked for, of this size; else 0. The break is moved by multiples of it. Only a look itself
+    /// needs it.
+    #[serde(skip)]
+    pub transparent_huge_page_bytes: u64,
     /// Blocks that have a mapping of their own now.
     pub mapped_blocks: u32,
     pub mapped_blocks_max: u32,
@@ -66,6 +70,7 @@ impl Settings {
             dynamic: int(layout.no_dyn_threshold)? == 0,
             arena_max: wide(layout.arena_max)?,
             huge_page_bytes: layout.hp_pagesize.map_or(Ok(0), wide)?,
+            transparent_huge_page_bytes: layout.thp_pagesize.map_or(Ok(0), wide)?,
             mapped_blocks: int(layout.n_mmaps)?,
             mapped_blocks_max: int(layout.n_mmaps_max)?,
             mapped_bytes: wide(layout.mmapped_mem)?,

@@ -38,6 +38,9 @@ pub struct MallocPar {
     pub mmap_threshold: u64,
     pub arena_test: u64,
     pub arena_max: u64,
+    /// u64; the size of transparent huge pages, 0 where they are not asked for. From 2.35; on arm64 from 2.43 on they are
+    /// unless a knob says otherwise.
+    pub thp_pagesize: Option<u64>,
     /// u64; glibc.malloc.hugetlb's page size, 0 where it is off. From 2.35.
     pub hp_pagesize: Option<u64>,
     /// int: blocks with a mapping of their own.
@@ -67,6 +70,7 @@ impl MallocPar {
         mmap_threshold: 16,
         arena_test: 24,
         arena_max: 32,
+        thp_pagesize: None,
         hp_pagesize: None,
         n_mmaps: 40,
         n_mmaps_max: 44,
@@ -82,6 +86,7 @@ impl MallocPar {
     };
 
     const SINCE_2_35: MallocPar = MallocPar {
+        thp_pagesize: Some(40),
         hp_pagesize: Some(48),
         n_mmaps: 60,
         n_mmaps_max: 64,
@@ -98,6 +103,7 @@ impl MallocPar {
     };
 
     const SINCE_2_43: MallocPar = MallocPar {
+        thp_pagesize: Some(48),
         hp_pagesize: Some(56),
         n_mmaps: 68,
         n_mmaps_max: 72,

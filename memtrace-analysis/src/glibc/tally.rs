@@ -289,7 +289,9 @@ impl Pass<'_> {
         let [plain, merged, uncached, cacheless] = joins.map(|start| start.unwrap_or(top));
         self.tally.whole += self.pages(uncached, end);
         let given = |start: u64, pad: u64| {
-            let extra = (end - start).saturating_sub(TOP_REST + pad) & !(self.page - 1);
+            let extra = (end - start).saturating_sub(TOP_REST + pad);
+            // By pages, or by transparent huge pages where malloc asks for them.
+            let extra = extra - extra % heap.settings.transparent_huge_page_bytes.max(self.page);
             self.residency.present(end - extra, end)
         };
         // The break is lowered only where it stands at the top's end: not once it was blocked, or others moved it.

@@ -89,7 +89,11 @@ impl Story {
             Entry::MallocTrim => frame.request,
             _ => heap.thresholds.map(|read| read.top_pad).or(self.threshold.top_pad())?,
         };
-        rule::break_trim(heap.top_size, pad, self.page_size())
+        let by = |unit| rule::break_trim(heap.top_size, pad, unit);
+        // Transparent huge pages, which malloc may ask for, go as a whole.
+        by(rule::HUGE_PAGE)
+            .filter(|&bytes| bytes == returned.bytes)
+            .or_else(|| by(self.page_size()))
     }
 }
 

@@ -77,15 +77,20 @@ impl Heaps {
 
     /// Starts a kind of heap, with its numbers behind a blank.
     pub fn start(&self, kind: &str) -> Process {
-        self.start_with(kind, None)
+        self.start_with(kind, None, &[])
+    }
+
+    /// With something of its environment set.
+    pub fn start_set(&self, kind: &str, environment: &[(&str, &str)]) -> Process {
+        self.start_with(kind, None, environment)
     }
 
     /// The same with calls counted by the preloaded library.
     pub fn start_counted(&self, kind: &str) -> Process {
-        self.start_with(kind, Some(self.counter.clone()))
+        self.start_with(kind, Some(self.counter.clone()), &[])
     }
 
-    fn start_with(&self, kind: &str, counter: Option<Rc<Counter>>) -> Process {
+    fn start_with(&self, kind: &str, counter: Option<Rc<Counter>>, environment: &[(&str, &str)]) -> Process {
         let preload = counter.as_ref().map(|counter| counter.library());
         let mut words: Vec<OsString> = match &self.release {
             Some(release) => release.runner(preload),
@@ -94,7 +99,7 @@ impl Heaps {
         words.push(self.program.clone().into());
         words.extend(kind.split(' ').map(OsString::from));
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]);
+        command.args(&words[1..]).envs(environment.iter().copied());
         if let Some(counter) = &counter {
             let (name, value) = counter.environment();
             command.env(name, value);
