@@ -7,10 +7,12 @@ use std::process::{Command, Stdio};
 
 use common::run::{Ran, Victim, finish, run, said};
 use common::schema;
+use memtrace_test_support::kernel::shows_registers;
 use memtrace_test_support::scratch::Scratch;
-use memtrace_test_support::skip;
+use memtrace_test_support::{cc, skip};
 use serde_json::Value;
 
+const READS: &str = include_str!("programs/reads.c");
 const NOBODY: u32 = 65534;
 
 fn answer(ran: &Ran) -> Value {
@@ -31,12 +33,14 @@ fn a_process_is_looked_at_and_left_alone() {
     if !skip::root("a_process_is_looked_at_and_left_alone") {
         return;
     }
-    let mut victim = Victim::start("sh", &["-c", "echo up; while :; do read line < /proc/self/stat; done"]);
-    victim.hear(3);
+    let scratch = Scratch::new();
+    let program = cc::build("cc", "reads", READS, &[], &scratch).unwrap_or_else(|problem| panic!("{problem}"));
+    let mut victim = Victim::start(program.to_str().expect("a path in UTF-8"), &[]);
+    victim.hear(6);
     let pid = victim.pid().to_string();
     let answer = answer(&run(&["doctor", "--pid", &pid, "--output", "json"]));
     assert_eq!(answer["target"]["pid"], victim.pid());
-    assert_eq!(answer["target"]["name"], "sh");
+    assert_eq!(answer["target"]["name"], "reads");
     let probes = answer["libc"]["probes"].as_array().expect("its libc is glibc");
     for function in ["malloc", "free", "_int_malloc"] {
         let probe = probes.iter().find(|probe| probe["function"] == function);
@@ -47,25 +51,39 @@ fn a_process_is_looked_at_and_left_alone() {
     assert!(answer["memory"]["bytes"].as_u64().unwrap() > 8 << 20);
     for name in ["calls", "slow-path", "syscalls"] {
         let depth = depth(&answer, name);
+        if name == "slow-path" && !shows_registers() {
+            assert_eq!(depth["works"], false, "{answer:#}");
+            assert!(depth.to_string().contains("before 5.15"), "{depth:#}");
+            continue;
+        }
         assert_eq!(depth["works"], true, "{answer:#}");
         assert!(
             depth["hits_per_second"].is_f64() && depth["cost_share"].is_f64(),
             "{depth:#}"
         );
     }
-    assert_eq!(depth(&answer, "syscalls")["hits_per_second"], 0.0);
+    // Probes on their way out may still be hit.
+    let hits = |name| depth(&answer, name)["hits_per_second"].as_f64().unwrap();
+    assert!(hits("syscalls") < hits("calls") / 2.0, "{answer:#}");
     // It goes on as before.
     let text = run(&["doctor", "--pid", &pid]);
-    said(&text, 0, &[]);
+    let (code, verdict) = if shows_registers() {
+        (0, "everything works here")
+    } else {
+        (1, "before 5.15")
+    };
+    said(&text, code, &[]);
     for words in [
         "DEPTHS",
-        "everything works here",
+        verdict,
         "allocator: glibc's: ",
         "registers: ",
         "KERNEL MEMORY",
         "_int_malloc",
     ] {
-        assert!(text.stdout.contains(words), "{words:?} is missing: {}", text.stdout);
+        // Lines are folded.
+        let unfolded = text.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(unfolded.contains(words), "{words:?} is missing: {}", text.stdout);
     }
 }
 
@@ -77,7 +95,11 @@ fn without_root_it_says_what_root_would_add() {
     // The build directory may be closed to others.
     let scratch = Scratch::new();
     let copy = scratch.file("memtrace");
-    std::fs::copy(env!("CARGO_BIN_EXE_memtrace"), &copy).unwrap();
+    // By another process: a file that this one has open for writing while another test forks cannot be executed.
+    let copied = Command::new("cp")
+        .args([env!("CARGO_BIN_EXE_memtrace").as_ref(), &*copy])
+        .status();
+    assert!(copied.unwrap().success());
     let mut command = Command::new(&copy);
     command.args(["doctor", "--output", "json"]).uid(NOBODY).gid(NOBODY);
     command

@@ -107,6 +107,14 @@ fn a_replay_is_the_trace_again_when_attached() {
     schema::check(&live.stdout);
 }
 
+/// Bytes of the heap in a phase, as the lab's program says itself.
+fn break_at(phase: &str, talk: &str) -> u64 {
+    let line = talk.lines().find(|line| line.contains(&format!("phase={phase} ")));
+    let line = line.unwrap_or_else(|| panic!("no phase {phase}: {talk}"));
+    let figure = line.split(' ').find_map(|word| word.strip_prefix("brk="));
+    figure.expect("it says its break").parse().expect("a number")
+}
+
 #[test]
 fn a_stream_tells_what_the_report_tells() {
     if !skip::root("a_stream_tells_what_the_report_tells") {
@@ -139,7 +147,11 @@ fn a_stream_tells_what_the_report_tells() {
         }
     }
     assert_eq!(of("trim").len(), 1);
-    assert_eq!(of("returned").len(), 1, "malloc_trim lowered the break once");
+    // What lies on top of the heap (from 2.43 on the thread cache) keeps pages below it, which are given back by another way;
+    // where pages are large, that may be all.
+    let lowered = of("returned").iter().filter(|event| event["way"] == "break").count();
+    let by_trim = usize::from(break_at("freed", &ran.stderr) != break_at("trimmed", &ran.stderr));
+    assert_eq!(lowered, by_trim, "malloc_trim lowers the break once, or not at all");
     let pids: BTreeSet<u64> = events.iter().filter_map(|event| event["pid"].as_u64()).collect();
     assert_eq!(pids.len(), 1);
 

@@ -50,6 +50,20 @@ impl Checking {
     }
 }
 
+impl Checking {
+    /// How it has come to its end, if it has.
+    fn end_so_far(&mut self) -> String {
+        let Some(status) = self.0.try_wait().unwrap() else {
+            return "the target is running".to_owned();
+        };
+        let mut errors = String::new();
+        if let Some(stderr) = &mut self.0.stderr {
+            stderr.read_to_string(&mut errors).unwrap();
+        }
+        format!("the target has ended, {status}: {errors}")
+    }
+}
+
 impl Drop for Checking {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -64,7 +78,7 @@ struct Visit {
 }
 
 impl Visit {
-    fn to(target: &Checking, words: &[&str]) -> Self {
+    fn to(target: &mut Checking, words: &[&str]) -> Self {
         let mut child = memtrace(&["--pid", &target.0.id().to_string(), "--output", "json"])
             .args(words)
             .stdout(Stdio::null())
@@ -74,7 +88,11 @@ impl Visit {
         let mut seen = String::new();
         while !seen.contains("attached to") {
             let read = errors.read_line(&mut seen).unwrap();
-            assert!(read > 0, "it ended before it was attached: {seen}");
+            assert!(
+                read > 0,
+                "it ended before it was attached: {seen}\n{words:?}, {}",
+                target.end_so_far()
+            );
         }
         Self { child, errors }
     }
@@ -145,7 +163,7 @@ fn a_target_that_checks_its_data_is_left_intact_however_memtrace_goes() {
     if !skip::root("a_target_that_checks_its_data_is_left_intact_however_memtrace_goes") {
         return;
     }
-    let target = Checking::start();
+    let mut target = Checking::start();
     for (words, signal) in [
         (&[][..], Some("INT")),
         (&["--follow"], Some("KILL")),
@@ -158,7 +176,7 @@ fn a_target_that_checks_its_data_is_left_intact_however_memtrace_goes() {
         (&["--follow"], Some("ABRT")),
         (&["--depth", "calls"], Some("HUP")),
     ] {
-        let visit = Visit::to(&target, words);
+        let visit = Visit::to(&mut target, words);
         let held = visit.held();
         if let Some(name) = signal {
             visit.signal(name);
@@ -174,43 +192,7 @@ fn a_target_that_checks_its_data_is_left_intact_however_memtrace_goes() {
 
 /// Allocates, resizes, grows, maps and trims at each byte that it reads, and may call nothing but what that takes: the kernel
 /// kills it at any other system call.
-const SHUT_IN: &str = r#"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <malloc.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#define ALLOW(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
-int main(void) {
-  struct sock_filter filter[] = {
-    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-    ALLOW(__NR_read), ALLOW(__NR_write), ALLOW(__NR_brk), ALLOW(__NR_mmap), ALLOW(__NR_munmap),
-    ALLOW(__NR_mremap), ALLOW(__NR_madvise), ALLOW(__NR_exit_group),
-    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-  };
-  struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
-  free(malloc(1));
-  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) return 1;
-  char byte = '.';
-  write(1, &byte, 1);
-  while (read(0, &byte, 1) == 1) {
-    for (int n = 0; n < 100; n++) {
-      char *block = realloc(malloc(100), 1000);
-      block = realloc(block, 300000);
-      free(realloc(block, 10));
-      free(calloc(50, 50));
-      free(memalign(64, 200000));
-    }
-    malloc_trim(0);
-    write(1, &byte, 1);
-  }
-  return 0;
-}
-"#;
+const SHUT_IN: &str = include_str!("programs/shut_in.c");
 
 #[test]
 fn a_process_that_may_call_next_to_nothing_lives_at_every_depth() {
@@ -227,7 +209,7 @@ fn a_process_that_may_call_next_to_nothing_lives_at_every_depth() {
     let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let mut byte = [0];
     output.read_exact(&mut byte).unwrap();
-    let target = Checking(child);
+    let mut target = Checking(child);
     for words in [
         &["--depth", "syscalls"][..],
         &["--depth", "slow-path"],
@@ -235,7 +217,7 @@ fn a_process_that_may_call_next_to_nothing_lives_at_every_depth() {
         &["--depth", "calls", "--follow"],
         &[],
     ] {
-        let visit = Visit::to(&target, words);
+        let visit = Visit::to(&mut target, words);
         for _ in 0..3 {
             input.write_all(b"x").unwrap();
             let answer = output.read_exact(&mut byte);
@@ -248,6 +230,5 @@ fn a_process_that_may_call_next_to_nothing_lives_at_every_depth() {
         assert!(visit.wait().success(), "{words:?}");
     }
     drop(input);
-    let mut child = target;
-    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+    assert_eq!(target.0.wait().unwrap().code(), Some(0));
 }

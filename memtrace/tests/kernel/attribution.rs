@@ -2,7 +2,7 @@
 
 use memtrace_analysis::event::{Attribution, Entry, Syscall, SyscallKind};
 
-use crate::support::{Program, can_trace, trace};
+use crate::support::{Program, can_trace, page, trace};
 
 const MAP_STACK: u64 = 0x20000;
 const MAP_ANONYMOUS: u64 = 0x20;
@@ -18,13 +18,13 @@ fn expected(call: &Syscall) -> Option<(Attribution, Option<Entry>)> {
         SyscallKind::Mmap if call.args[3] & MAP_STACK != 0 => (Attribution::Stale, None),
         // A signal handler's that has interrupted malloc.
         SyscallKind::Mmap if length == 0x16000 => (Attribution::InSignalHandler, Some(Entry::Malloc)),
-        SyscallKind::Mprotect if length == 0x1000 && call.args[2] == 3 => {
+        SyscallKind::Mprotect if length == page() && call.args[2] == 3 => {
             (Attribution::InSignalHandler, Some(Entry::Malloc))
         }
         // The allocator's.
-        SyscallKind::Mmap if length == 0x201000 => (Attribution::Proven, Some(Entry::Malloc)),
+        SyscallKind::Mmap if length == (2 << 20) + page() => (Attribution::Proven, Some(Entry::Malloc)),
         SyscallKind::Mremap => (Attribution::Proven, Some(Entry::Realloc)),
-        SyscallKind::Munmap if length == 0x301000 => (Attribution::Proven, Some(Entry::Free)),
+        SyscallKind::Munmap if length == (3 << 20) + page() => (Attribution::Proven, Some(Entry::Free)),
         // malloc goes on after the handler has returned.
         SyscallKind::Brk if call.frame.is_some_and(|frame| frame.request == 126_000) => {
             (Attribution::Proven, Some(Entry::Malloc))

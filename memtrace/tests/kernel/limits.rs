@@ -5,6 +5,7 @@ use std::process::Command;
 
 use memtrace::session::{Begin, Options};
 use memtrace_analysis::event::{Entry, EventKind, SyscallKind};
+use memtrace_test_support::kernel::is_at_least;
 
 use crate::support::{Program, can_trace, skipped_runs, syscalls, target, with_options};
 
@@ -203,8 +204,8 @@ fn ids_are_those_of_memtraces_own_pid_namespace() {
 }
 
 /// Instructions that the kernel may follow to verify one program: each load pays for it, and each takes some 1 us (in an
-/// emulated machine twenty times that).
-const FOLLOWED: u32 = 40_000;
+/// emulated machine twenty times that). 6.1 follows three times as many as 6.18; no kernel takes more than a million.
+const FOLLOWED: u32 = 120_000;
 
 #[test]
 fn the_verifier_is_soon_done_with_each_program() {
@@ -232,10 +233,6 @@ fn the_verifier_is_soon_done_with_each_program() {
             assert!(followed < FOLLOWED, "{followed} instructions for program {id}");
         }
         assert!(programs > 10);
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-        assert!(
-            known == programs || release.starts_with("5.10."),
-            "{known} of {programs}"
-        );
+        assert!(known == programs || !is_at_least(5, 16), "{known} of {programs}");
     });
 }

@@ -204,6 +204,12 @@ pub fn syscalls(events: &[Event]) -> Vec<&Syscall> {
     events.iter().filter_map(call).collect()
 }
 
+/// 4 KiB; on arm64 also 16 or 64.
+pub fn page() -> u64 {
+    // SAFETY: no preconditions.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap()
+}
+
 /// A process and where to probe the libc it maps.
 pub fn target(pid: u32) -> (Target, ProbePlan) {
     let target = Target::of_pid(pid).unwrap();

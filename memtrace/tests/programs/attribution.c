@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#define PAGE 4096ul
+#define PAGE ((unsigned long)sysconf(_SC_PAGESIZE))
 #define NOINLINE __attribute__((noinline, noclone))
 
 static void *volatile sink;

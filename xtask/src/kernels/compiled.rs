@@ -35,9 +35,13 @@ pub fn build(cross: &Cross, oldest: &Userland) -> Result<Vec<Installed>> {
     let mut built = Vec::new();
     for (directory, flags) in SOURCES {
         for (name, source) in sources(&workspace::root().join("memtrace/tests").join(directory))? {
+            // Two directories may have sources of one name.
+            let place = Path::new(directory).file_name().context("a directory has a name")?;
+            built.push(Installed {
+                at: Path::new(DIRECTORY).join(place).join(format!("{name}.c")),
+                from: source.clone(),
+            });
             let mut add = |file: String, more: &[&str]| {
-                // Two directories may have sources of one name.
-                let place = Path::new(directory).file_name().context("a directory has a name")?;
                 let to = output.join(place).join(&file);
                 fs::create_dir_all(output.join(place)).with_context(|| format!("making {}", output.display()))?;
                 compile(cross, oldest, &source, &[flags, more].concat(), &to)?;

@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::compiled;
 use super::guest::{Installed, TestProgram};
 use super::userland::{SUITES, Userland};
-use crate::archive::Archive;
 use crate::cross::{Cross, Link};
 use crate::ebpf::{self, Arch};
 use crate::process::say;
@@ -37,7 +36,7 @@ pub struct Programs {
 
 impl Programs {
     /// `program`: the one test program wanted; all of them without.
-    pub fn build(cross: &Cross, apt: &Archive, profile: &str, program: Option<&str>) -> Result<Self> {
+    pub fn build(cross: &Cross, oldest: &Userland, profile: &str, program: Option<&str>) -> Result<Self> {
         let arch = cross.arch;
         ebpf::build(arch)?;
         say(&format!(
@@ -59,18 +58,17 @@ impl Programs {
             .map(Built::test_program)
             .collect();
         let memtrace = only(&built, "memtrace")?;
-        let oldest = Userland::find_or_fetch(SUITES[0], arch, apt)?;
-        let lab = build_lab(cross, &oldest, profile)?;
+        let lab = build_lab(cross, oldest, profile)?;
         let beside = memtrace.with_file_name("memtrace-lab");
         let directory = memtrace.parent().context("a program lies in a directory")?;
         Ok(Self {
             tests,
-            compiled: compiled::build(cross, &oldest)?,
+            compiled: compiled::build(cross, oldest)?,
             environment: vec![
                 ("MEMTRACE_BIN_DIR".to_owned(), directory.display().to_string()),
                 (compiled::VARIABLE.to_owned(), compiled::DIRECTORY.to_owned()),
             ],
-            in_place: vec![workspace::root().join("docs/report.schema.json")],
+            in_place: schemas()?,
             memtrace: Installed {
                 at: memtrace.clone(),
                 from: memtrace,
@@ -78,6 +76,22 @@ impl Programs {
             lab: Installed { at: beside, from: lab },
         })
     }
+}
+
+/// What documents of memtrace's are held against.
+fn schemas() -> Result<Vec<PathBuf>> {
+    let directory = workspace::root().join("docs");
+    let list = fs::read_dir(&directory).with_context(|| format!("listing {}", directory.display()))?;
+    let mut found = Vec::new();
+    for entry in list {
+        let file = entry
+            .with_context(|| format!("listing {}", directory.display()))?
+            .path();
+        if file.to_string_lossy().ends_with(".schema.json") {
+            found.push(file);
+        }
+    }
+    Ok(found)
 }
 
 /// The two programs that a release hands out.

@@ -16,13 +16,14 @@ use crate::workspace;
 pub const SUITES: [&str; 5] = ["bullseye", "bookworm", "trixie", "sid", "experimental"];
 
 /// What dynamic programs of the tests ask for; from 2.34 the small ones are empty shells.
-const LIBRARIES: [&str; 7] = [
+const LIBRARIES: [&str; 8] = [
     "libc.so.6",
     "libpthread.so.0",
     "libdl.so.2",
     "librt.so.1",
     "libm.so.6",
     "libutil.so.1",
+    "libresolv.so.2",
     "libgcc_s.so.1",
 ];
 

@@ -5,6 +5,7 @@
 //! scratch  a directory that goes with the test
 //! cc       C programs and libraries, compiled once per test run
 //! counter  the oracle: exact counts of each call at the allocator's interface, from a preloaded library
+//! kernel   the running kernel by its number
 //! glibc    the releases under target/glibc, and how to run a program with one of them
 //! child    a child process with a handshake by lines
 //! tracer   memtrace itself, and its JSON
@@ -15,6 +16,7 @@ pub mod cc;
 pub mod child;
 pub mod counter;
 pub mod glibc;
+pub mod kernel;
 pub mod scratch;
 pub mod skip;
 pub mod strace;
