@@ -45,10 +45,10 @@ pub struct Options {
     /// Install nothing: tests whose programs are missing are skipped
     #[arg(long)]
     no_install: bool,
-    /// Then a few tests on other kernels in virtual machines, too
-    #[arg(long, conflicts_with = "filter")]
-    kernels: bool,
-    /// Only tests whose names contain this
+    /// No tests on other kernels, in virtual machines
+    #[arg(long)]
+    no_kernels: bool,
+    /// Only tests whose names contain this, on this kernel alone
     filter: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub fn test(options: &Options) -> Result<()> {
     }
     prepare_glibcs(&mut summary);
     run_tests(options, &mut summary)?;
-    if options.kernels {
+    if !options.no_kernels && options.filter.is_none() {
         other_kernels(&mut summary)?;
     }
     finish(summary, begin)

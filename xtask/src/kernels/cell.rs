@@ -24,6 +24,10 @@ pub struct Cell {
     pub seconds: f64,
     /// Why there was no run.
     pub not_run: Option<String>,
+    /// When it ran: UTC, "2026-01-31".
+    pub date: String,
+    /// SHA-256 of the kernel and of all that was in the guest.
+    pub inputs: String,
 }
 
 impl Cell {
@@ -39,6 +43,8 @@ impl Cell {
             trace: String::new(),
             seconds: 0.0,
             not_run: Some(why),
+            date: String::new(),
+            inputs: String::new(),
         }
     }
 

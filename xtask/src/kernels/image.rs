@@ -23,12 +23,22 @@ pub const SUITES: [&str; 9] = [
     "sid",
     "experimental",
 ];
-/// A listed package can be gone from the mirror: how many versions are tried, newest first.
-const TRIES: usize = 4;
+/// A listed package can be gone from the mirror: how many versions are tried, newest first. Of an old release's last updates
+/// most are.
+const TRIES: usize = 12;
+/// Debian's arm64 kernels with pages of 16 KiB, and what a series of them ends with. (It has none with 64 KiB.)
+const LARGE_PAGES: &str = "-16k";
 
 /// A stable series of the kernel, or whichever is newest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Series {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series {
+    pub version: Version,
+    /// Pages of 16 KiB, which only arm64 has.
+    pub large_pages: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
     Numbered(u32, u32),
     Newest,
 }
@@ -37,25 +47,31 @@ impl FromStr for Series {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "newest" {
-            return Ok(Self::Newest);
-        }
-        let numbers = text
-            .split_once('.')
-            .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-        match numbers {
-            Some((major, minor)) => Ok(Self::Numbered(major, minor)),
-            None => Err(format!("{text} is neither a series such as 6.12 nor `newest`")),
-        }
+        let (version, large_pages) = match text.strip_suffix(LARGE_PAGES) {
+            Some(version) => (version, true),
+            None => (text, false),
+        };
+        let version = if version == "newest" {
+            Version::Newest
+        } else {
+            let numbers = version
+                .split_once('.')
+                .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+            let (major, minor) =
+                numbers.ok_or_else(|| format!("{text} is neither a series such as 6.12 or 6.12-16k nor `newest`"))?;
+            Version::Numbered(major, minor)
+        };
+        Ok(Self { version, large_pages })
     }
 }
 
 impl std::fmt::Display for Series {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        match self {
-            Self::Numbered(major, minor) => write!(f, "{major}.{minor}"),
-            Self::Newest => f.write_str("newest"),
+        match self.version {
+            Version::Numbered(major, minor) => write!(f, "{major}.{minor}")?,
+            Version::Newest => f.write_str("newest")?,
         }
+        f.write_str(if self.large_pages { LARGE_PAGES } else { "" })
     }
 }
 
@@ -68,7 +84,10 @@ pub struct Image {
 }
 
 /// Finds the series' newest kernel below target/, else downloads it.
-pub fn find_or_fetch(series: &Series, arch: Arch, archive: &Archive) -> Result<Image> {
+pub fn find_or_fetch(series: Series, arch: Arch, archive: &Archive) -> Result<Image> {
+    if series.large_pages && arch == Arch::X86_64 {
+        bail!("{} has no pages of 16 KiB", arch.debian());
+    }
     let names = [archive.names("linux-image-")?, archive.names("linux-binary-")?].concat();
     let releases = releases(&names, series, arch);
     if releases.is_empty() {
@@ -117,9 +136,13 @@ fn fetch(package: &str, release: &str, archive: &Archive, into: &Path) -> Result
     fs::remove_file(&deb).with_context(|| format!("removing {}", deb.display()))
 }
 
-/// Packages of the series' cloud kernels with the release of each, newest first.
-fn releases(names: &[String], series: &Series, arch: Arch) -> Vec<(String, String)> {
-    let flavour = format!("-cloud-{}", arch.debian());
+/// Packages of the series' kernels, cloud kernels where it has them, with the release of each, newest first.
+fn releases(names: &[String], series: Series, arch: Arch) -> Vec<(String, String)> {
+    let flavour = if series.large_pages {
+        format!("-{}{LARGE_PAGES}", arch.debian())
+    } else {
+        format!("-cloud-{}", arch.debian())
+    };
     let mut found: Vec<(Vec<u32>, String, String)> = Vec::new();
     for name in names {
         let Some(release) = name
@@ -136,11 +159,11 @@ fn releases(names: &[String], series: &Series, arch: Arch) -> Vec<(String, Strin
             continue;
         };
         let order = numbers(version);
-        let fits = match (series, order.as_slice()) {
+        let fits = match (series.version, order.as_slice()) {
             // A metapackage names no point release: `linux-image-6.12-cloud-amd64`.
             (_, [] | [_] | [_, _]) => false,
-            (Series::Newest, _) => true,
-            (Series::Numbered(major, minor), order) => order.starts_with(&[*major, *minor]),
+            (Version::Newest, _) => true,
+            (Version::Numbered(major, minor), order) => order.starts_with(&[major, minor]),
         };
         // Where both exist, the image is in `linux-binary-`; `linux-image-` only depends on it.
         let shadowed = name.starts_with("linux-image-") && names.contains(&format!("linux-binary-{release}"));
@@ -164,9 +187,13 @@ fn numbers(version: &str) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    fn chosen(names: &[&str], series: Series) -> Vec<String> {
+    fn chosen(names: &[&str], series: &str) -> Vec<String> {
+        chosen_for(names, series, Arch::X86_64)
+    }
+
+    fn chosen_for(names: &[&str], series: &str, arch: Arch) -> Vec<String> {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        releases(&names, &series, Arch::X86_64)
+        releases(&names, series.parse().expect("it is a series"), arch)
             .into_iter()
             .map(|(name, _)| name)
             .collect()
@@ -183,10 +210,10 @@ mod tests {
             "linux-image-6.12-cloud-amd64",
         ];
         assert_eq!(
-            chosen(&names, Series::Numbered(5, 10)),
+            chosen(&names, "5.10"),
             ["linux-image-5.10.0-46-cloud-amd64", "linux-image-5.10.0-9-cloud-amd64"]
         );
-        assert_eq!(chosen(&names, Series::Numbered(6, 12)), [""; 0]);
+        assert_eq!(chosen(&names, "6.12"), [""; 0]);
     }
 
     #[test]
@@ -199,7 +226,7 @@ mod tests {
             "linux-image-6.18.15+deb13-cloud-amd64",
         ];
         assert_eq!(
-            chosen(&names, Series::Newest),
+            chosen(&names, "newest"),
             [
                 "linux-binary-7.3.4+deb13-cloud-amd64",
                 "linux-image-6.18.15+deb13-cloud-amd64"
@@ -208,10 +235,24 @@ mod tests {
     }
 
     #[test]
+    fn kernels_with_large_pages_are_of_another_flavour() {
+        let names = [
+            "linux-image-6.12.118+deb13-cloud-arm64",
+            "linux-image-6.12.118+deb13-arm64-16k",
+            "linux-image-6.12.118+deb13-arm64-16k-dbg",
+            "linux-image-6.12-arm64-16k",
+        ];
+        assert_eq!(chosen_for(&names, "6.12-16k", Arch::Aarch64), [names[1]]);
+        assert_eq!(chosen_for(&names, "6.12", Arch::Aarch64), [names[0]]);
+    }
+
+    #[test]
     fn series_are_read_and_shown() {
-        for text in ["5.10", "newest"] {
+        for text in ["5.10", "newest", "6.12-16k", "newest-16k"] {
             assert_eq!(text.parse::<Series>().expect("it is a series").to_string(), text);
         }
-        assert!("6".parse::<Series>().is_err());
+        for text in ["6", "6.12-64k", "16k"] {
+            assert!(text.parse::<Series>().is_err(), "{text}");
+        }
     }
 }

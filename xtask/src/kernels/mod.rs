@@ -4,7 +4,7 @@
 //! series -> image        Debian's cloud kernel, target/kernels/images
 //!        -> test programs, memtrace (static), lab (linked with the oldest glibc)     cross.rs
 //!        -> initramfs     busybox, a C library, those programs, an init script
-//!        -> QEMU (TCG)    one guest after another
+//!        -> QEMU (TCG)    as many guests at a time as there are processors
 //!        -> transcript -> cell -> table
 //! ```
 //!
@@ -12,15 +12,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 
 use self::cell::Cell;
 use self::guest::{Contents, Transcript};
-use self::image::Series;
+use self::image::{Image, Series, Version};
 use self::initramfs::Initramfs;
 use self::programs::Programs;
 use self::qemu::{Boot, Qemu};
@@ -37,6 +40,7 @@ mod compiled;
 mod guest;
 mod image;
 mod initramfs;
+mod kept;
 mod machine;
 mod programs;
 mod qemu;
@@ -50,14 +54,15 @@ pub use qemu::debian_codename;
 pub use small::{Small, test_small_set};
 
 /// The whole matrix, each series with the C library its guests get: all kernels see old and new libraries between them.
-const SERIES: [(&str, &str); 5] = [
+const SERIES: [(&str, &str); 6] = [
     ("5.10", "bullseye"),
     ("6.1", "bookworm"),
     ("6.12", "trixie"),
     ("6.18", "sid"),
     ("newest", "experimental"),
+    ("newest-16k", "experimental"),
 ];
-/// A guest takes a minute at most on an idle machine; a busy one is given its time.
+/// A guest takes a minute or two on an idle machine; a busy one is given its time.
 const LIMIT: Duration = Duration::from_secs(900);
 
 #[derive(Args)]
@@ -65,7 +70,7 @@ pub struct Options {
     /// Only guests of this architecture
     #[arg(long, value_enum)]
     arch: Option<Arch>,
-    /// The small set that `cargo xtask test --kernels` runs
+    /// The small set that `cargo xtask test` runs
     #[arg(long, conflicts_with_all = ["arch", "series"])]
     small: bool,
     /// Only tests whose names contain this
@@ -77,6 +82,12 @@ pub struct Options {
     /// Test what `cargo xtask dist` hands out, not a faster build of the same source
     #[arg(long)]
     dist: bool,
+    /// Take over what earlier runs found good of the same kernels with the same files in the guest
+    #[arg(long)]
+    resume: bool,
+    /// Guests at a time; as many as there are processors by default, four at most
+    #[arg(long)]
+    jobs: Option<NonZeroUsize>,
     /// Put the table into the README (the whole matrix only)
     #[arg(long, conflicts_with_all = ["arch", "series", "small", "filter", "libc"])]
     write_readme: bool,
@@ -106,7 +117,13 @@ pub fn test_kernels(options: &Options) -> Result<()> {
         None if options.small => small::FILTERS.to_vec(),
         None => Vec::new(),
     };
-    let matrix = run(&plans, &qemu, profile, &filters, only)?;
+    let how = How {
+        qemu: &qemu,
+        filters: &filters,
+        resume: options.resume,
+        jobs: options.jobs.unwrap_or_else(jobs),
+    };
+    let matrix = run(&plans, &how, profile, only)?;
     print!("{}", matrix.text());
     if options.write_readme {
         matrix.write_readme()?;
@@ -129,14 +146,18 @@ fn plan(options: &Options) -> Vec<Plan> {
         .into_iter()
         .filter(|arch| options.arch.is_none_or(|only| only == *arch))
     {
-        let all = || SERIES.iter().filter_map(|(series, _)| series.parse().ok()).collect();
+        let all = || {
+            let all = SERIES.iter().filter_map(|(series, _)| series.parse().ok());
+            all.filter(|series: &Series| !series.large_pages || arch == Arch::Aarch64)
+                .collect()
+        };
         let series: Vec<Series> = if options.series.is_empty() {
             all()
         } else {
             options.series.clone()
         };
         for series in series {
-            let suite = options.libc.clone().unwrap_or_else(|| suite_of(&series).to_owned());
+            let suite = options.libc.clone().unwrap_or_else(|| suite_of(series).to_owned());
             plans.push(Plan { series, arch, suite });
         }
     }
@@ -144,12 +165,14 @@ fn plan(options: &Options) -> Vec<Plan> {
 }
 
 /// The C library of a series' guests; of the next older series of the table for one that is not in it.
-fn suite_of(series: &Series) -> &'static str {
-    let Series::Numbered(major, minor) = series else {
+fn suite_of(series: Series) -> &'static str {
+    let Version::Numbered(major, minor) = series.version else {
         return SERIES[SERIES.len() - 1].1;
     };
-    let not_newer =
-        |(name, _): &&(&str, &str)| matches!(name.parse(), Ok(Series::Numbered(a, b)) if (a, b) <= (*major, *minor));
+    let not_newer = |(name, _): &&(&str, &str)| {
+        name.parse()
+            .is_ok_and(|series: Series| matches!(series.version, Version::Numbered(a, b) if (a, b) <= (major, minor)))
+    };
     SERIES.iter().rev().find(not_newer).unwrap_or(&SERIES[0]).1
 }
 
@@ -159,22 +182,73 @@ fn architectures(plans: &[Plan]) -> Vec<Arch> {
     architectures
 }
 
+/// How guests are run.
+struct How<'a> {
+    qemu: &'a Qemu,
+    filters: &'a [&'a str],
+    /// Take over good cells of the same inputs.
+    resume: bool,
+    jobs: NonZeroUsize,
+}
+
+/// A guest has two processors, but its tests run one after the other: one here for each is enough. It has a GiB of memory.
+fn jobs() -> NonZeroUsize {
+    const MOST: NonZeroUsize = NonZeroUsize::new(4).expect("it is not zero");
+    thread::available_parallelism().map_or(NonZeroUsize::MIN, |processors| processors.min(MOST))
+}
+
 /// `only`: the one test program to run; all of them without.
-fn run(plans: &[Plan], qemu: &Qemu, profile: &str, filters: &[&str], only: Option<&str>) -> Result<Matrix> {
+fn run(plans: &[Plan], how: &How, profile: &str, only: Option<&str>) -> Result<Matrix> {
     let mut prepared = BTreeMap::new();
     for arch in architectures(plans) {
         prepared.insert(arch.debian(), Machine::prepare(arch, profile, only)?);
     }
-    let mut cells = Vec::new();
+    // One after the other: downloads of one architecture share a directory.
+    let mut guests = Vec::new();
     for plan in plans {
-        let cell = match &prepared[plan.arch.debian()] {
-            Ok(machine) => machine.run(plan, qemu, filters)?,
-            Err(why) => Cell::not_run(&plan.series.to_string(), plan.arch.debian(), why.clone()),
+        let ready = match &prepared[plan.arch.debian()] {
+            Ok(machine) => machine.fetch_guest(plan).map(|guest| (machine, guest)),
+            Err(why) => Err(anyhow!("{why}")),
         };
-        say(&summary(&cell));
-        cells.push(cell);
+        guests.push((plan, ready));
     }
-    let matrix = Matrix::of_today(cells)?;
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some((plan, ready)) = guests.get(number) else {
+                return done;
+            };
+            let cell = match ready {
+                Ok((machine, guest)) => machine.run(plan, guest, how),
+                Err(why) => Ok(Cell::not_run(
+                    &plan.series.to_string(),
+                    plan.arch.debian(),
+                    format!("{why:#}"),
+                )),
+            };
+            if let Ok(cell) = &cell {
+                say(&summary(cell));
+            }
+            done.push((number, cell));
+        }
+    };
+    let mut cells = Vec::new();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..how.jobs.get()).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            cells.extend(
+                worker
+                    .join()
+                    .map_err(|_| anyhow!("a thread that runs guests panicked"))?,
+            );
+        }
+        anyhow::Ok(())
+    })?;
+    cells.sort_by_key(|(number, _)| *number);
+    let cells = cells.into_iter().map(|(_, cell)| cell).collect::<Result<_>>()?;
+    let matrix = Matrix { cells };
     matrix.save()?;
     Ok(matrix)
 }
@@ -194,6 +268,12 @@ fn summary(cell: &Cell) -> String {
     }
 }
 
+/// What one guest has of its own.
+struct Guest {
+    image: Image,
+    userland: Userland,
+}
+
 /// What all guests of one architecture share.
 struct Machine {
     apt: Archive,
@@ -209,8 +289,8 @@ impl Machine {
     /// What cannot be had is a reason not to run; what does not build is an error.
     fn prepare(arch: Arch, profile: &str, only: Option<&str>) -> Result<Result<Self, String>> {
         match Self::fetch(arch) {
-            Ok((apt, busybox, util_linux, tools)) => Ok(Ok(Self {
-                programs: Programs::build(&tools, &apt, profile, only)?,
+            Ok((apt, busybox, util_linux, tools, oldest)) => Ok(Ok(Self {
+                programs: Programs::build(&tools, &oldest, profile, only)?,
                 releases: releases(arch, &apt),
                 apt,
                 busybox,
@@ -220,36 +300,45 @@ impl Machine {
         }
     }
 
-    fn fetch(arch: Arch) -> Result<(Archive, PathBuf, PathBuf, Cross)> {
+    fn fetch(arch: Arch) -> Result<(Archive, PathBuf, PathBuf, Cross, Userland)> {
         let apt = archive_of(arch)?;
         let busybox = program(arch, &apt, "busybox-static/bookworm", "busybox")?;
         let unshare = program(arch, &apt, "util-linux/bullseye", "unshare")?;
-        Ok((apt, busybox, unshare, Cross::find_or_fetch(arch)?))
+        let oldest = Userland::find_or_fetch(userland::SUITES[0], arch, &apt)?;
+        Ok((apt, busybox, unshare, Cross::find_or_fetch(arch)?, oldest))
     }
 
-    fn run(&self, plan: &Plan, qemu: &Qemu, filters: &[&str]) -> Result<Cell> {
-        let Plan { series, arch, suite } = plan;
-        let had = image::find_or_fetch(series, *arch, &self.apt)
-            .and_then(|image| Ok((image, Userland::find_or_fetch(suite, *arch, &self.apt)?)));
-        let (image, userland) = match had {
-            Ok(both) => both,
-            Err(error) => return Ok(Cell::not_run(&series.to_string(), arch.debian(), format!("{error:#}"))),
-        };
+    fn fetch_guest(&self, plan: &Plan) -> Result<Guest> {
+        Ok(Guest {
+            image: image::find_or_fetch(plan.series, plan.arch, &self.apt)?,
+            userland: Userland::find_or_fetch(&plan.suite, plan.arch, &self.apt)?,
+        })
+    }
+
+    fn run(&self, plan: &Plan, guest: &Guest, how: &How) -> Result<Cell> {
+        let Plan { series, arch, .. } = plan;
+        let Guest { image, userland } = guest;
         let mut tree = Initramfs::default();
         userland.install(&mut tree)?;
         for (suite, release) in &self.releases {
             release.install_release(&mut tree, suite)?;
         }
-        guest::populate(&mut tree, &self.contents(filters))?;
+        guest::populate(&mut tree, &self.contents(how.filters))?;
         let name = format!("{series}-{}", arch.debian());
         let (initrd, log) = (logs().join(format!("{name}.cpio")), logs().join(format!("{name}.log")));
         fs::create_dir_all(logs()).with_context(|| format!("making {}", logs().display()))?;
         fs::write(&initrd, tree.archive()).with_context(|| format!("writing {}", initrd.display()))?;
 
+        let inputs = kept::digest([&image.path, &initrd])?;
+        if let Some(cell) = kept::find(&logs(), &name, &inputs).filter(|_| how.resume) {
+            fs::remove_file(&initrd).with_context(|| format!("removing {}", initrd.display()))?;
+            return Ok(cell);
+        }
         say(&format!("booting {} with glibc {}", image.release, userland.version));
         let begin = Instant::now();
-        let end = qemu.run(&Boot {
+        let end = how.qemu.run(&Boot {
             arch: *arch,
+            new_processor: series.large_pages,
             kernel: &image.path,
             initrd: &initrd,
             log: &log,
@@ -258,10 +347,13 @@ impl Machine {
         let printed = fs::read(&log).with_context(|| format!("reading {}", log.display()))?;
         let mut cell = Cell::not_run(&series.to_string(), arch.debian(), String::new());
         cell.not_run = None;
-        cell.kernel = image.release;
-        cell.libc = userland.version;
+        cell.date = kept::today()?;
+        cell.inputs = inputs;
+        cell.kernel = image.release.clone();
+        cell.libc = userland.version.clone();
         cell.seconds = begin.elapsed().as_secs_f64();
         cell.judge(end, Transcript::read(&String::from_utf8_lossy(&printed)));
+        kept::keep(&logs(), &name, &cell)?;
         // As large as all programs together, and made again for each run; the log stays.
         fs::remove_file(&initrd).with_context(|| format!("removing {}", initrd.display()))?;
         Ok(cell)
@@ -326,16 +418,22 @@ mod tests {
             filter: None,
             libc: None,
             dist: false,
+            resume: false,
+            jobs: None,
             write_readme: false,
             series: Vec::new(),
         });
-        assert_eq!(default.len(), SERIES.len() * Arch::ALL.len());
+        let large = default.iter().filter(|plan| plan.series.large_pages).count();
+        assert_eq!(large, 1);
+        assert_eq!(default.len(), (SERIES.len() - large) * Arch::ALL.len() + large);
     }
 
     #[test]
     fn a_series_between_two_gets_the_older_ones_library() {
-        assert_eq!(suite_of(&Series::Numbered(6, 16)), "trixie");
-        assert_eq!(suite_of(&Series::Numbered(5, 4)), "bullseye");
-        assert_eq!(suite_of(&Series::Newest), "experimental");
+        let of = |series: &str| suite_of(series.parse().expect("it is a series"));
+        assert_eq!(of("6.16"), "trixie");
+        assert_eq!(of("5.4"), "bullseye");
+        assert_eq!(of("newest"), "experimental");
+        assert_eq!(of("6.18-16k"), "sid");
     }
 }

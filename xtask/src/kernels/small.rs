@@ -1,12 +1,12 @@
 //! The set for every day: the oldest and the newest kernel, and the other architecture, with the tests of what differs most
-//! between them. `cargo xtask test --kernels` ends with it.
+//! between them. `cargo xtask test` ends with it.
 
 use anyhow::Result;
 
 use super::cell::Cell;
 use super::image::Series;
 use super::qemu::Qemu;
-use super::{Plan, programs, suite_of};
+use super::{How, Plan, programs, suite_of};
 use crate::ebpf::Arch;
 use crate::process::say;
 
@@ -23,7 +23,7 @@ pub const FILTERS: [&str; 3] = ["attribution::", "counts::", "heap::"];
 pub fn plan() -> Vec<Plan> {
     let plan = |(series, arch): (&str, Arch)| {
         let series: Series = series.parse().ok()?;
-        let suite = suite_of(&series).to_owned();
+        let suite = suite_of(series).to_owned();
         Some(Plan { series, arch, suite })
     };
     SET.into_iter().filter_map(plan).collect()
@@ -51,7 +51,13 @@ pub fn test_small_set() -> Result<Small> {
     say(
         "testing a few things on other kernels, in virtual machines (all kernels, all tests: cargo xtask test-kernels)",
     );
-    let matrix = super::run(&plans, &qemu, programs::GUEST, &FILTERS, Some(PROGRAM))?;
+    let how = How {
+        qemu: &qemu,
+        filters: &FILTERS,
+        resume: false,
+        jobs: super::jobs(),
+    };
+    let matrix = super::run(&plans, &how, programs::GUEST, Some(PROGRAM))?;
     print!("{}", matrix.text());
     for cell in &matrix.cells {
         outcome.add(cell);

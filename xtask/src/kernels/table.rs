@@ -3,13 +3,11 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;
-use crate::process;
 use crate::workspace;
 
 const BEGIN: &str = "<!-- kernels: begin (written by `cargo xtask test-kernels --write-readme`) -->";
@@ -18,19 +16,14 @@ const END: &str = "<!-- kernels: end -->";
 /// A run of the matrix.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Matrix {
-    /// UTC, "2026-01-31".
-    pub date: String,
     pub cells: Vec<Cell>,
 }
 
 impl Matrix {
-    pub fn of_today(cells: Vec<Cell>) -> Result<Self> {
-        let mut date = Command::new("date");
-        let date = process::capture(date.args(["-u", "+%F"]), "asking for the date")?;
-        Ok(Self {
-            date: date.trim().to_owned(),
-            cells,
-        })
+    /// When the first of its cells ran.
+    fn date(&self) -> &str {
+        let dates = self.cells.iter().map(|cell| &*cell.date);
+        dates.filter(|date| !date.is_empty()).min().unwrap_or("never")
     }
 
     fn file() -> PathBuf {
@@ -69,7 +62,7 @@ impl Matrix {
 
     /// For the README.
     pub fn markdown(&self) -> String {
-        let mut text = format!("Last run of the whole matrix: {}.\n\n", self.date);
+        let mut text = format!("Last run of the whole matrix: {}.\n\n", self.date());
         _ = writeln!(text, "| {} |", HEAD.join(" | "));
         _ = writeln!(text, "|{}|", HEAD.map(|_| "---").join("|"));
         for cell in &self.cells {
@@ -117,6 +110,7 @@ fn row(cell: &Cell) -> [String; 8] {
         trace,
         seconds,
         not_run,
+        ..
     } = cell;
     let kernel = if kernel.is_empty() { series } else { kernel };
     if not_run.is_some() {
@@ -189,11 +183,12 @@ mod tests {
         good.skipped = vec!["no cookies".to_owned()];
         good.trace = "6/6 steps, likely".to_owned();
         good.seconds = 7.4;
+        good.date = "2026-02-01".to_owned();
         let mut same = good.clone();
         same.architecture = "arm64".to_owned();
+        same.date = "2026-01-31".to_owned();
         let gone = Cell::not_run("6.18", "amd64", "no longer there".to_owned());
         Matrix {
-            date: "2026-01-31".to_owned(),
             cells: vec![good, same, gone],
         }
     }
@@ -211,7 +206,10 @@ mod tests {
         let file = Path::new("README.md");
         let old = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
         let new = between_markers(&old, &matrix().markdown(), file).expect("the markers are there");
-        assert!(new.starts_with(&format!("before\n{BEGIN}\nLast run")), "{new}");
+        assert!(
+            new.starts_with(&format!("before\n{BEGIN}\nLast run of the whole matrix: 2026-01-31.")),
+            "{new}"
+        );
         assert!(new.ends_with(&format!("{END}\nafter\n")), "{new}");
         assert!(!new.contains("old"), "{new}");
         assert!(between_markers("no markers", "", file).is_err());
