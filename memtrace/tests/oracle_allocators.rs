@@ -75,6 +75,36 @@ fn a_preloaded_allocator_is_named_and_its_system_calls_are_its_own() {
     }
 }
 
+/// Healthy is nothing that can be said of books that are not read.
+#[test]
+fn a_look_at_a_process_of_another_allocator_says_so() {
+    const NAME: &str = "a_look_at_a_process_of_another_allocator_says_so";
+    if !skip::root(NAME) {
+        return;
+    }
+    for (file, package, kind, _) in PRELOADED {
+        let library = Path::new(DIRECTORY).join(file);
+        if kind == "unknown" {
+            continue;
+        }
+        if !library.exists() {
+            skip::skip(NAME, &format!("{file} is not installed (Debian: {package})"));
+            continue;
+        }
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo ready; read line"]).env("LD_PRELOAD", &library);
+        let mut shell = Talker::start(&mut shell);
+        shell.line_with("ready");
+        let mut command = Command::new(binary("memtrace"));
+        command.args(["explain", "--output", "json", "--pid", &shell.pid().to_string()]);
+        let output = command.output().expect("starting memtrace");
+        let look: Value = serde_json::from_slice(&output.stdout).expect("a document");
+        let verdict = &look["verdict"];
+        assert_eq!(verdict["kind"], "not_malloc", "{file}: {verdict:#}");
+        assert!(verdict["text"].to_string().contains(file), "{file}: {verdict:#}");
+    }
+}
+
 /// No call is counted, and nothing claims to be glibc's.
 fn not_counted(report: &Value, kind: &str, differences: &mut Differences) {
     let found = &report["target"]["libc"]["kind"];

@@ -230,6 +230,8 @@ fn conclude(evidence: &Evidence<'_>, shares: &Shares, causes: Vec<Cause>) -> Ver
         .filter(|(cause, _)| much(cause.bytes, LEAST_VERDICT, 50))
     {
         mostly_live(resident, cause, *suspicious)
+    } else if let Some(other) = other_allocator(evidence) {
+        say(VerdictKind::NotMalloc, Confidence::Likely, other)
     } else {
         let text = match &shares.cache {
             Some(cache) => format!(
@@ -255,17 +257,8 @@ fn without_books(evidence: &Evidence<'_>) -> Verdict {
     let Resident { other_anon, total, .. } = evidence.resident;
     let why = evidence.heap_unknown.unwrap_or("they could not be read");
     let missing = vec![format!("malloc's books: {why}")];
-    let (kind, confidence, text) = match &evidence.target.other_allocator {
-        Some(other) => (
-            VerdictKind::NotMalloc,
-            Confidence::Likely,
-            format!(
-                "{} of {} resident are anonymous memory that is not glibc's; this process maps another allocator, \
-                 {other}, whose books this tool does not read",
-                bytes(*other_anon),
-                bytes(*total)
-            ),
-        ),
+    let (kind, confidence, text) = match other_allocator(evidence) {
+        Some(text) => (VerdictKind::NotMalloc, Confidence::Likely, text),
         None => (
             VerdictKind::Unknown,
             Confidence::CannotTell,
@@ -283,6 +276,21 @@ fn without_books(evidence: &Evidence<'_>) -> Verdict {
         causes: Vec::new(),
         missing,
     }
+}
+
+/// Where another allocator's library is mapped, and glibc's malloc has less in hand than what may be the other's.
+fn other_allocator(evidence: &Evidence<'_>) -> Option<String> {
+    let other = evidence.target.other_allocator.as_ref()?;
+    let resident = evidence.resident;
+    let own = resident.live.saturating_add(resident.retained);
+    (own <= resident.other_anon).then(|| {
+        format!(
+            "{} of {} resident are anonymous memory that is not glibc's; this process maps another allocator, {other}, \
+             whose books this tool does not read",
+            bytes(resident.other_anon),
+            bytes(resident.total)
+        )
+    })
 }
 
 /// Where most memory is in use: one look sees a level, and at most signs of growth.

@@ -143,9 +143,11 @@ impl Page {
                 Kind::Warning => self.style.warning(&text),
             };
             if i == 0 {
-                let pad = MARGIN.saturating_sub(name.len()).max(1);
                 self.out.push_str(&self.style.heading(name));
-                self.out.push_str(&" ".repeat(pad));
+                if !text.is_empty() {
+                    let pad = MARGIN.saturating_sub(name.len()).max(1);
+                    self.out.push_str(&" ".repeat(pad));
+                }
             } else if matches!(kind, Kind::Wide | Kind::WideFaint) {
                 self.out.push_str("  ");
             } else {

@@ -122,10 +122,11 @@ impl Stat {
     }
 }
 
-/// Arguments joined by blanks.
+/// Arguments joined by blanks, without those that a program leaves behind a title of its own.
 fn command_line(cmdline: &[u8]) -> String {
     let words = cmdline.strip_suffix(b"\0").unwrap_or(cmdline).split(|&byte| byte == 0);
-    words.map(printable).collect::<Vec<_>>().join(" ")
+    let line = words.map(printable).collect::<Vec<_>>().join(" ");
+    line.trim_end().to_owned()
 }
 
 /// /proc/PID/`file`, whole.

@@ -144,6 +144,10 @@ fn causes(look: &Look) -> Section {
 
 fn predictions(look: &Look) -> Section {
     let mut section = Section::new("WHAT HELPS");
+    if look.heap.as_ref().is_some_and(|heap| heap.live_blocks == 0) && look.resident.retained == 0 {
+        section.line("nothing that is done to glibc's malloc: it holds nothing here".to_owned());
+        return section;
+    }
     for prediction in &look.predictions {
         let amount = match prediction.bound {
             Bound::Exact => bytes(prediction.bytes),

@@ -1,5 +1,6 @@
 //! What malloc's own books said at both ends of the trace.
 
+use memtrace_analysis::event::AllocatorKind;
 use memtrace_analysis::glibc::words::{bytes, counted};
 use memtrace_analysis::report::{Report, TimedLook};
 
@@ -8,6 +9,11 @@ use crate::report::layout::Section;
 pub fn books(report: &Report) -> Section {
     let mut section = Section::new("MALLOC'S BOOKS");
     let looks = &report.looks;
+    if let Some(other) = another(report.target.libc.kind) {
+        section.line(format!(
+            "glibc's, though the program's malloc is {other}'s, whose books are not read"
+        ));
+    }
     for (when, look) in [("at the begin", &looks.begin), ("at the end", &looks.end)] {
         if let Some(look) = look {
             level(&mut section, when, look);
@@ -27,6 +33,16 @@ pub fn books(report: &Report) -> Section {
         ));
     }
     section
+}
+
+/// The allocator that serves instead of glibc's.
+const fn another(kind: AllocatorKind) -> Option<&'static str> {
+    match kind {
+        AllocatorKind::Jemalloc => Some("jemalloc"),
+        AllocatorKind::Tcmalloc => Some("tcmalloc"),
+        AllocatorKind::Mimalloc => Some("mimalloc"),
+        AllocatorKind::Glibc | AllocatorKind::GlibcStatic | AllocatorKind::Musl | AllocatorKind::Unknown => None,
+    }
 }
 
 fn level(section: &mut Section, when: &str, look: &TimedLook) {
