@@ -11,7 +11,7 @@ use core::fmt;
 use crate::event::Event;
 
 /// Version of the encoding: changed whenever [`Event`] changes in a way that old bytes do not fit.
-pub const ENCODING_VERSION: u16 = 1;
+pub const ENCODING_VERSION: u16 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {

@@ -51,6 +51,7 @@ pub fn report(story: &Story, late_events: u64) -> Coverage {
             (None, Depth::Syscalls) => 0.0,
             _ => story.watch.calls_fraction(begin_ns, story.end_ns),
         },
+        syscalls_fraction: story.watch.syscalls_fraction(begin_ns, story.end_ns),
         windows: match (story.watch.now(), untold) {
             (None, Depth::Calls) => 1,
             _ => closed.windows,
@@ -127,6 +128,7 @@ fn not_seen(story: &Story) -> Vec<String> {
         sentences.push("the begin of the trace: what the process is was not recorded".to_string());
         return sentences;
     };
+    sentences.extend(pauses(story));
     sentences.extend(depths(story));
     sentences.extend(missing(&start.capabilities, story.watch.now()));
     sentences
@@ -138,6 +140,22 @@ fn untraced_children(story: &Story) -> u64 {
         0 => 0,
         followed => story.life.forks.saturating_sub(followed),
     }
+}
+
+/// Where even watching system calls was too dear.
+fn pauses(story: &Story) -> Option<String> {
+    let watched = story.watch.syscalls_fraction(story.begin_ns.unwrap_or(0), story.end_ns);
+    // In tenths of a percent, never more than it was.
+    let permille = (watched * 1000.0) as u64;
+    (watched < 1.0).then(|| {
+        format!(
+            "memory system calls were watched in {}.{} % of the time only, since watching them makes every system call longer \
+             and the process makes so many: counts, growths and returns are \
+             those of that time",
+            permille / 10,
+            permille % 10
+        )
+    })
 }
 
 /// What the depth of the trace leaves out.
@@ -159,7 +177,7 @@ fn depths(story: &Story) -> Option<String> {
             "calls are not counted at this depth (slow path): no counts of blocks, no batches; of a free that gave memory \
              back, its pointer is not known"
         }
-        Depth::Syscalls => {
+        Depth::Syscalls | Depth::Nothing => {
             "calls are not counted at this depth (system calls): no counts of blocks, no batches, and of a growth only \
              the function that was called is known, not what it was asked for (functions that jump to the same code \
              bear one name: the aligned ones, realloc of nothing and malloc)"

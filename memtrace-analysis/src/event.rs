@@ -73,6 +73,8 @@ pub enum EventKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Depth {
+    /// Not even memory system calls: a pause, for a process whose system calls are too many to have each made longer.
+    Nothing,
     /// Memory system calls alone.
     Syscalls,
     /// And the allocator's slow path.
@@ -85,6 +87,7 @@ impl Depth {
     /// As the command line and JSON have it.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Nothing => "nothing",
             Self::Syscalls => "syscalls",
             Self::SlowPath => "slow_path",
             Self::Calls => "calls",
@@ -121,7 +124,8 @@ pub struct Cost {
     pub pause_ns: Option<u64>,
     /// What each system call takes longer while it is traced, of whatever kind; measured on the same child.
     pub syscall_ns: Option<f64>,
-    /// CPU time that this has taken from the process at most, by its system time: calls are not counted.
+    /// CPU time that this has taken from the process: by the number of its calls where that was counted, now and then, else at
+    /// most, by its system time.
     pub syscalls_ns: Option<u64>,
 }
 

@@ -72,6 +72,9 @@ fn doubt(report: &Report, rests: Rests) -> Option<String> {
     if coverage.lost_threads > 0 {
         return Some("some threads had no slot, so their system calls could not be attributed".to_string());
     }
+    if coverage.syscalls_fraction < 1.0 {
+        return Some("system calls were not watched all the time".to_string());
+    }
     if !coverage.owners_told {
         return None;
     }
@@ -135,7 +138,7 @@ fn break_steps(report: &Report) -> Option<Finding> {
         grouped(total)
     );
     let unpredicted = growth.brk_steps_unpredicted.saturating_sub(growth.brk_steps_direct);
-    if unpredicted >= total && report.coverage.depth == Depth::Syscalls {
+    if unpredicted >= total && report.coverage.depth <= Depth::Syscalls {
         return None;
     }
     if unpredicted >= total.saturating_sub(matching) {

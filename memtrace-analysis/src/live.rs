@@ -24,6 +24,8 @@ pub struct Live {
     pub depth: Option<Depth>,
     /// Part of the time in which every call was counted, 0 to 1.
     pub calls_fraction: f64,
+    /// Part of the time in which memory system calls were watched, 0 to 1.
+    pub syscalls_fraction: f64,
     /// What the trace has cost, where that is known.
     pub cost: Option<Cost>,
 }

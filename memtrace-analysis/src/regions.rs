@@ -150,6 +150,16 @@ impl Regions {
         self.forgotten
     }
 
+    /// What lies where may have changed unseen.
+    pub fn lose_sight(&mut self) {
+        self.by_start.clear();
+        self.break_exact = false;
+    }
+
+    pub const fn forget_break(&mut self) {
+        (self.break_end, self.break_exact) = (None, false);
+    }
+
     /// A new program: nothing of the old address space is left.
     pub fn clear(&mut self) {
         self.by_start.clear();

@@ -79,7 +79,8 @@ pub struct CostSection {
     /// What each system call takes longer while it is traced, of whatever kind.
     #[serde(default)]
     pub syscall_ns: Option<f64>,
-    /// CPU time that this has taken at most, by the process's system time; no part of `trace_ns`.
+    /// CPU time that this has taken: by the number of calls where that was counted, now and then, else at most, by the process's
+    /// system time. No part of `trace_ns`.
     #[serde(default)]
     pub syscalls_ns: Option<u64>,
 }
@@ -90,6 +91,9 @@ pub struct DepthTimes {
     pub calls_ns: u64,
     pub slow_path_ns: u64,
     pub syscalls_ns: u64,
+    /// Not even memory system calls were watched.
+    #[serde(default)]
+    pub nothing_ns: u64,
 }
 
 /// A total that is known of a part of the time only.
@@ -187,6 +191,9 @@ pub struct Coverage {
     pub depths: DepthTimes,
     /// Part of the time in which every call was counted, 0 to 1.
     pub calls_fraction: f64,
+    /// Part of the time in which memory system calls were watched, 0 to 1.
+    #[serde(default = "whole")]
+    pub syscalls_fraction: f64,
     /// Stretches of time in which every call was counted.
     pub windows: u64,
     /// What was not counted, estimated; None where all or nothing was.
@@ -195,6 +202,11 @@ pub struct Coverage {
     pub owners_told: bool,
     /// What is not known, a sentence each.
     pub not_seen: Vec<String>,
+}
+
+/// Documents that do not say were made when there were no pauses.
+const fn whole() -> f64 {
+    1.0
 }
 
 /// For how much of the time every call was counted.
@@ -213,6 +225,7 @@ impl Coverage {
             DepthTimes {
                 slow_path_ns: 0,
                 syscalls_ns: 0,
+                nothing_ns: 0,
                 ..
             } => Counted::Always,
             _ => Counted::Sometimes,

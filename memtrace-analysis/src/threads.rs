@@ -135,6 +135,11 @@ impl Threads {
         self.not_followed
     }
 
+    /// What has become of the calls in progress will not be known; of those that were refused memory, least of all.
+    pub fn lose_sight(&mut self) {
+        self.calls.clear();
+    }
+
     /// A new program: no call of the old one goes on.
     pub fn clear(&mut self) {
         self.failed = self.failures();

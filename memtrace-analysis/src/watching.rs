@@ -108,6 +108,7 @@ impl WatchBook {
             Depth::Calls => &mut self.times.calls_ns,
             Depth::SlowPath => &mut self.times.slow_path_ns,
             Depth::Syscalls => &mut self.times.syscalls_ns,
+            Depth::Nothing => &mut self.times.nothing_ns,
         };
         *sum = sum.saturating_add(length);
         if now.depth != Depth::Calls {
@@ -168,14 +169,25 @@ impl WatchBook {
             calls_ns,
             slow_path_ns,
             syscalls_ns,
+            nothing_ns,
         } = self.at(end_ns, &Snapshot::default()).times;
-        if slow_path_ns == 0 && syscalls_ns == 0 {
+        if slow_path_ns == 0 && syscalls_ns == 0 && nothing_ns == 0 {
             // A trace of no length is one of its depth.
             return if self.counts_now() { 1.0 } else { 0.0 };
         }
-        let all = calls_ns.saturating_add(slow_path_ns).saturating_add(syscalls_ns);
+        let all = calls_ns
+            .saturating_add(slow_path_ns)
+            .saturating_add(syscalls_ns)
+            .saturating_add(nothing_ns);
         let all = all.max(end_ns.saturating_sub(begin_ns));
         calls_ns as f64 / all.max(1) as f64
+    }
+
+    /// Part of the time up to `end_ns` in which memory system calls were watched.
+    pub fn syscalls_fraction(&self, begin_ns: u64, end_ns: u64) -> f64 {
+        let nothing_ns = self.at(end_ns, &Snapshot::default()).times.nothing_ns;
+        let all = end_ns.saturating_sub(begin_ns).max(nothing_ns);
+        1.0 - nothing_ns as f64 / all.max(1) as f64
     }
 
     /// The part of the windows' time that the hits took, at least: of that of one thread, or of all that were at work. (A
@@ -189,7 +201,13 @@ impl WatchBook {
     pub fn at(&self, end_ns: u64, latest: &Snapshot) -> Closed {
         let mut book = self.clone();
         book.close(end_ns.max(self.since_ns), latest);
-        let unseen = book.times.slow_path_ns.saturating_add(book.times.syscalls_ns) as f64 / 1e9;
+        let DepthTimes {
+            calls_ns: _,
+            slow_path_ns,
+            syscalls_ns,
+            nothing_ns,
+        } = book.times;
+        let unseen = slow_path_ns.saturating_add(syscalls_ns).saturating_add(nothing_ns) as f64 / 1e9;
         let slowed = book.slowed();
         let worth = 1.0 / (1.0 - slowed.min(MOST_SLOWED));
         let estimates = || {
@@ -343,6 +361,19 @@ mod tests {
         book.change(5, watching(Depth::Syscalls), &blocks(0));
         assert_eq!(book.at(SECOND, &blocks(0)).estimates, None);
         assert!(book.calls_fraction(5, SECOND).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn a_pause_is_no_time_of_system_calls() {
+        let mut book = WatchBook::default();
+        book.change(0, watching(Depth::Syscalls), &blocks(0));
+        assert!((book.syscalls_fraction(0, SECOND) - 1.0).abs() < 1e-9);
+        book.change(SECOND, watching(Depth::Nothing), &blocks(0));
+        book.change(3 * SECOND, watching(Depth::Syscalls), &blocks(0));
+        let times = book.at(4 * SECOND, &blocks(0)).times;
+        assert_eq!((times.syscalls_ns, times.nothing_ns), (2 * SECOND, 2 * SECOND));
+        assert!((book.syscalls_fraction(0, 4 * SECOND) - 0.5).abs() < 1e-9);
+        assert!(book.calls_fraction(0, 4 * SECOND).abs() < 1e-9);
     }
 
     #[test]

@@ -99,6 +99,19 @@ pub mod depth {
     pub const SLOW_PATH: u32 = 1;
     /// No probe at all.
     pub const SYSCALLS: u32 = 2;
+    /// No probe and no system call.
+    pub const NOTHING: u32 = 3;
+}
+
+/// By which tracepoints memory system calls are seen, see [`ProcessState::source`].
+pub mod source {
+    /// By one at the entry and one at the exit of each kind: other calls pay next to nothing, but while any of these
+    /// tracepoints is there, every system call takes the kernel's slow way, and taking them away takes the kernel long.
+    pub const TRACEPOINTS: u32 = 0;
+    /// By those that every system call passes, which go at once.
+    pub const EVERY_CALL: u32 = 1;
+    /// Not at all: a pause.
+    pub const NONE: u32 = 2;
 }
 
 /// Up to glibc 2.33 a call of malloc, or of realloc, that finds its hook as the library came goes through it: the hook sets
@@ -449,6 +462,8 @@ pub struct Counters {
     pub lost_records: u64,
     /// Hits and system calls of threads for which there was no room in the thread table: counted, without a frame.
     pub lost_threads: u64,
+    /// System calls of every kind, while they are counted.
+    pub all_syscalls: u64,
     /// Sizes asked for.
     pub request_sizes: [u64; SIZE_CLASSES],
     /// Chunk sizes freed.
@@ -505,6 +520,7 @@ impl Counters {
         syscalls_failed: [0; syscall::COUNT],
         lost_records: 0,
         lost_threads: 0,
+        all_syscalls: 0,
         request_sizes: [0; SIZE_CLASSES],
         freed_sizes: [0; SIZE_CLASSES],
     };
@@ -586,6 +602,11 @@ pub struct ProcessState {
     /// Counts the changes of what is watched: a frame kept before one says nothing of what came after it, since the calls
     /// in between were not seen.
     pub epoch: u32,
+    /// One of [`source`].
+    pub source: u32,
+    /// Counts the changes of [`source`]: of a system call that was entered before one, or a handler that began, nothing is
+    /// known after it.
+    pub pause: u32,
 }
 
 /// Elements of [`map_names::LAST_SEEN`], a power of two.
@@ -625,6 +646,9 @@ pub struct ThreadState {
     pub place: u32,
     /// Signal handlers on the stack.
     pub handlers: u32,
+    /// The process's [`ProcessState::pause`] that what follows is of: `handlers`, `pending` and `entered`.
+    pub pause: u32,
+    pub _pad: u32,
     /// One of [`syscall`], plus one; 0 outside.
     pub pending: u8,
     /// The first free of this thread has been seen (glibc 2.43 and later pass it twice).
@@ -665,6 +689,8 @@ impl ThreadState {
         key: 0,
         place: 0,
         handlers: 0,
+        pause: 0,
+        _pad: 0,
         pending: 0,
         freed: 0,
         exiting: 0,
@@ -779,6 +805,6 @@ const _: () = {
     assert!(size_of::<RequestRecord>() == 24 + 8 + 40);
     assert!(size_of::<LibcFacts>() == 128 + 64 + 16 + 16 + 16 + 32 + 16 + 16 + 64);
     assert!(offset_of!(ThreadState, frame) == 0 && offset_of!(ThreadState, interrupted) == size_of::<Frame>());
-    assert!(size_of::<ThreadState>() == 56 + 56 + 40 + 40 + 48 + 8 + 16 + 24 + 40 + 8 + 16);
-    assert!(size_of::<ProcessState>() == size_of::<LibcFacts>() + 32);
+    assert!(size_of::<ThreadState>() == 56 + 56 + 40 + 40 + 48 + 8 + 16 + 24 + 40 + 8 + 8 + 16);
+    assert!(size_of::<ProcessState>() == size_of::<LibcFacts>() + 40);
 };

@@ -18,6 +18,26 @@ mod imp {
 
     /// Numbers of system calls, in the order of [`syscall`](memtrace_common::syscall).
     pub const NUMBERS: [u8; syscall::COUNT] = [12, 9, 11, 25, 10, 28];
+    pub const RT_SIGRETURN: u32 = 15;
+
+    use core::mem::offset_of;
+
+    /// Where the kernel's pt_regs has the arguments of a system call, and its number.
+    pub const ARGUMENT_OFFSETS: [usize; 6] = [
+        offset_of!(pt_regs, rdi),
+        offset_of!(pt_regs, rsi),
+        offset_of!(pt_regs, rdx),
+        offset_of!(pt_regs, r10),
+        offset_of!(pt_regs, r8),
+        offset_of!(pt_regs, r9),
+    ];
+    pub const NUMBER_OFFSET: usize = offset_of!(pt_regs, orig_rax);
+
+    /// The code segment of 64-bit programs: system calls of others have other numbers.
+    #[inline(always)]
+    pub fn is_native(regs: u64) -> bool {
+        kernel_word(regs.wrapping_add(offset_of!(pt_regs, cs) as u64)) & 0xffff == 0x33
+    }
 
     /// # Safety
     /// `regs` is the context of a uprobe.
@@ -94,6 +114,18 @@ mod imp {
 
     /// Numbers of system calls, in the order of [`syscall`](memtrace_common::syscall).
     pub const NUMBERS: [u8; syscall::COUNT] = [214, 222, 215, 216, 226, 233];
+    pub const RT_SIGRETURN: u32 = 139;
+
+    /// Where the kernel's pt_regs has the arguments of a system call, and its number, which is behind what user space sees
+    /// of it: after orig_x0.
+    pub const ARGUMENT_OFFSETS: [usize; 6] = [0, 8, 16, 24, 32, 40];
+    pub const NUMBER_OFFSET: usize = size_of::<pt_regs>() + 8;
+
+    /// Not the 32-bit state, whose system calls have other numbers.
+    #[inline(always)]
+    pub fn is_native(regs: u64) -> bool {
+        kernel_word(regs.wrapping_add(core::mem::offset_of!(pt_regs, pstate) as u64)) & 0x10 == 0
+    }
 
     /// Bits of an address; above them a function that begins with `paciasp` has put its signature into x30 by the time
     /// the probe is hit.
@@ -202,6 +234,24 @@ pub fn call(number: u32) -> Option<Call> {
         kind: kind - 1,
         arguments: u32::from(arguments),
     })
+}
+
+/// The arguments of a system call from the kernel's pt_regs, zeros behind the last. By arithmetic, since each branch would be
+/// one more way for the verifier to follow.
+#[inline(always)]
+pub fn read_arguments(into: *mut [u64; 6], regs: u64, arguments: u32) {
+    for (n, offset) in ARGUMENT_OFFSETS.into_iter().enumerate() {
+        let has = (n as i64 - i64::from(arguments)) >> 63;
+        let value = kernel_word(regs.wrapping_add(offset as u64)) & has as u64;
+        // SAFETY: the caller's pointer is into a map's value; volatile, so that it stays arithmetic.
+        unsafe { (&raw mut (*into)[n]).write_volatile(value) };
+    }
+}
+
+/// The number of the system call whose registers these are; none of ours where the program is of another kind.
+#[inline(always)]
+pub fn number(regs: u64) -> u32 {
+    kernel_word(regs.wrapping_add(NUMBER_OFFSET as u64)) as u32
 }
 
 /// `value & MASK`, also where the compiler can prove that this changes nothing: the verifier does not keep what it knows of

@@ -120,6 +120,21 @@ pub fn known_thread(ids: Ids) -> Option<*mut ThreadState> {
     }
 }
 
+/// To be asked before what is kept of a thread's system call or of its signal handlers: it is void where a pause lies between.
+#[inline(always)]
+pub fn after_pause(process: Process, thread: *mut ThreadState) {
+    // SAFETY: values of STATES and THREAD_STATES, the latter written to by its own thread alone.
+    unsafe {
+        let pause = (*process.state).pause;
+        if (*thread).pause != pause {
+            (*thread).pause = pause;
+            (*thread).pending = 0;
+            (*thread).entered = 0;
+            (*thread).handlers = 0;
+        }
+    }
+}
+
 #[inline(always)]
 fn new_thread(ids: Ids, process: Process) -> Option<*mut ThreadState> {
     let thread = make_thread(ids.thread_key(), process.place);

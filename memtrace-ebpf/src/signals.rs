@@ -7,9 +7,9 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::generated::bpf_get_current_task;
 use aya_ebpf::macros::tracepoint;
 use aya_ebpf::programs::TracePointContext;
-use memtrace_common::{Frame, SlowFrame, ThreadState, UNKNOWN_OFFSET, attribution};
+use memtrace_common::{Frame, SlowFrame, ThreadState, UNKNOWN_OFFSET, attribution, source};
 
-use crate::filter::{self, active_process, current_ids};
+use crate::filter::{self, Ids, Process, active_process, current_ids};
 use crate::maps::kernel;
 use crate::{arch, frame};
 
@@ -35,12 +35,18 @@ pub fn signal_deliver(ctx: TracePointContext) -> u32 {
         return 0;
     }
     let Some(ids) = current_ids() else { return 0 };
-    if active_process(ids.pid).is_none() {
+    let Some(process) = active_process(ids.pid) else {
+        return 0;
+    };
+    // In a pause its end would not be seen.
+    // SAFETY: a value of STATES.
+    if unsafe { (*process.state).source } == source::NONE {
         return 0;
     }
     let Some(thread) = filter::known_thread(ids) else {
         return 0;
     };
+    filter::after_pause(process, thread);
     let registers = frame::user_registers();
     notice_left(thread, registers.sp);
     // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
@@ -120,17 +126,27 @@ pub fn notice_left(thread: *mut ThreadState, sp: u64) {
 #[tracepoint]
 pub fn enter_rt_sigreturn(_ctx: TracePointContext) -> u32 {
     let Some(ids) = current_ids() else { return 0 };
-    if active_process(ids.pid).is_none() {
-        return 0;
+    if let Some(process) = active_process(ids.pid)
+        // SAFETY: a value of STATES.
+        && unsafe { (*process.state).source } == source::TRACEPOINTS
+    {
+        returns(ids, process);
     }
+    0
+}
+
+/// The current thread is about to make rt_sigreturn.
+#[inline(always)]
+pub fn returns(ids: Ids, process: Process) {
     let Some(thread) = filter::known_thread(ids) else {
-        return 0;
+        return;
     };
+    filter::after_pause(process, thread);
     let registers = frame::user_registers();
     // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
     unsafe {
         if (*thread).handlers == 0 {
-            return 0;
+            return;
         }
         (*thread).handlers -= 1;
         // Handlers inside of the outermost one may have been left by jumps: where this one returns to tells.
@@ -152,5 +168,4 @@ pub fn enter_rt_sigreturn(_ctx: TracePointContext) -> u32 {
             (*thread).slow = SlowFrame::NONE;
         }
     }
-    0
 }

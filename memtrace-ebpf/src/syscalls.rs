@@ -1,13 +1,18 @@
 //! Memory system calls: the arguments are kept at entry, the record is made at exit, when the result is known.
+//!
+//! ```text
+//! enter_syscall, exit_syscall   at the tracepoints of each memory system call
+//! sys_enter, sys_exit           at those that all system calls pass: for windows in a pause, and to count calls
+//! ```
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::generated::{bpf_probe_read_kernel as read_kernel, bpf_probe_read_user as read_user};
-use aya_ebpf::macros::tracepoint;
-use aya_ebpf::programs::TracePointContext;
+use aya_ebpf::macros::{raw_tracepoint, tracepoint};
+use aya_ebpf::programs::{RawTracePointContext, TracePointContext};
 use aya_log_ebpf::warn;
 use memtrace_common::{
     Frame, HeapState, MORE_STACK_WORDS, MOST_STACK_WORDS, STACK_WORDS, Snapshot, SyscallRecord, ThreadState,
-    attribution, depth, following, record, syscall,
+    attribution, depth, following, record, source, syscall,
 };
 
 use crate::arch::Call;
@@ -33,13 +38,18 @@ fn call_of(ctx: &TracePointContext) -> Option<Call> {
     arch::call(number)
 }
 
+/// The current process, if it is traced, and its memory system calls by that source.
 #[inline(always)]
-fn enter(ctx: &TracePointContext) {
-    let Some(ids) = current_ids() else { return };
-    let Some(process) = active_process(ids.pid) else { return };
-    let Some(Call { kind: call, arguments }) = call_of(ctx) else {
-        return;
-    };
+fn seen_by(wanted: u32) -> Option<(Ids, Process)> {
+    let ids = current_ids()?;
+    let process = active_process(ids.pid)?;
+    // SAFETY: a value of STATES.
+    (unsafe { (*process.state).source } == wanted).then_some((ids, process))
+}
+
+/// `read` puts the arguments where it is told.
+#[inline(always)]
+fn enter<C: EbpfContext>(ctx: &C, ids: Ids, process: Process, call: u8, read: impl FnOnce(*mut [u64; 6])) {
     let Some(thread) = filter::thread(ids, process) else {
         warn!(
             ctx,
@@ -47,17 +57,14 @@ fn enter(ctx: &TracePointContext) {
         );
         return;
     };
+    filter::after_pause(process, thread);
     // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
     unsafe {
         if (*thread).pending != 0 {
             skipped(process, (*thread).pending - 1);
         }
         (*thread).entered = 1;
-        let args = &raw mut (*thread).pending_args;
-        emit::clear(args);
-        // Not read directly: a program that reads more words than a tracepoint's record has cannot be attached to it.
-        let bytes = arch::masked::<0x38>(u64::from(arguments) * 8) as u32;
-        read_kernel(args.cast(), bytes, ctx.as_ptr().byte_add(FIELDS));
+        read(&raw mut (*thread).pending_args);
         (*thread).pending_enter_ns = emit::now();
         let may_be_arena = (*thread).frame.slot != 0 || (*process.state).depth != depth::CALLS;
         (*thread).pending_arena = if call == syscall::MUNMAP && may_be_arena {
@@ -100,19 +107,13 @@ fn made_one(process: Process, call: u8, failed: bool) {
 }
 
 #[inline(always)]
-fn exit(ctx: &TracePointContext) {
-    let Some(ids) = current_ids() else { return };
-    let Some(process) = active_process(ids.pid) else { return };
-    let Some(Call { kind: call, .. }) = call_of(ctx) else {
-        return;
-    };
-    // SAFETY: the verifier checks the offset against the size of the tracepoint's record.
-    let result = unsafe { *(ctx.as_ptr().byte_add(FIELDS) as *const i64) };
+fn exit<C: EbpfContext>(ctx: &C, ids: Ids, process: Process, call: u8, result: i64) {
     let Some(thread) = filter::known_thread(ids) else {
         // Its entry found no room: counted there as lost, and here so that the number of calls stays exact.
         made_one(process, call, (-4095..0).contains(&result));
         return;
     };
+    filter::after_pause(process, thread);
     // SAFETY: a value of THREAD_STATES, written to by its own thread alone.
     let requested = unsafe {
         let pending = (*thread).pending;
@@ -353,12 +354,80 @@ fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: &Made, want
 
 #[tracepoint]
 pub fn enter_syscall(ctx: TracePointContext) -> u32 {
-    enter(&ctx);
+    let Some((ids, process)) = seen_by(source::TRACEPOINTS) else {
+        return 0;
+    };
+    let Some(Call { kind, arguments }) = call_of(&ctx) else {
+        return 0;
+    };
+    enter(&ctx, ids, process, kind, |args| {
+        // Not read directly: a program that reads more words than a tracepoint's record has cannot be attached to it.
+        let bytes = arch::masked::<0x38>(u64::from(arguments) * 8) as u32;
+        // SAFETY: the helper refuses what cannot be read; `args` has room for six words.
+        unsafe {
+            emit::clear(args);
+            read_kernel(args.cast(), bytes, ctx.as_ptr().byte_add(FIELDS));
+        }
+    });
     0
 }
 
 #[tracepoint]
 pub fn exit_syscall(ctx: TracePointContext) -> u32 {
-    exit(&ctx);
+    let Some((ids, process)) = seen_by(source::TRACEPOINTS) else {
+        return 0;
+    };
+    let Some(Call { kind, .. }) = call_of(&ctx) else {
+        return 0;
+    };
+    // SAFETY: the verifier checks the offset against the size of the tracepoint's record.
+    let result = unsafe { *(ctx.as_ptr().byte_add(FIELDS) as *const i64) };
+    exit(&ctx, ids, process, kind, result);
+    0
+}
+
+/// Every system call of every process passes here. Arguments: its registers, its number.
+#[raw_tracepoint]
+pub fn sys_enter(ctx: RawTracePointContext) -> i32 {
+    let Some(ids) = current_ids() else { return 0 };
+    let Some(process) = active_process(ids.pid) else {
+        return 0;
+    };
+    bump!(process, all_syscalls);
+    // SAFETY: a value of STATES.
+    if unsafe { (*process.state).source } != source::EVERY_CALL {
+        return 0;
+    }
+    let (regs, number): (u64, u64) = (ctx.arg(0), ctx.arg(1));
+    if number as u32 == arch::RT_SIGRETURN {
+        if arch::is_native(regs) {
+            signals::returns(ids, process);
+        }
+        return 0;
+    }
+    let Some(Call { kind, arguments }) = arch::call(number as u32) else {
+        return 0;
+    };
+    if arch::is_native(regs) {
+        enter(&ctx, ids, process, kind, |args| {
+            arch::read_arguments(args, regs, arguments)
+        });
+    }
+    0
+}
+
+/// The same. Arguments: its registers, its result.
+#[raw_tracepoint]
+pub fn sys_exit(ctx: RawTracePointContext) -> i32 {
+    let regs: u64 = ctx.arg(0);
+    let Some(Call { kind, .. }) = arch::call(arch::number(regs)) else {
+        return 0;
+    };
+    let Some((ids, process)) = seen_by(source::EVERY_CALL) else {
+        return 0;
+    };
+    if arch::is_native(regs) {
+        exit(&ctx, ids, process, kind, ctx.arg::<u64>(1) as i64);
+    }
     0
 }

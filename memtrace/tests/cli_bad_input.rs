@@ -6,6 +6,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use common::run::{Victim, fails, finish, memtrace, run, said};
+use memtrace::trace_file::{Header, Writer};
+use memtrace_analysis::codec::ENCODING_VERSION;
 use memtrace_test_support::scratch::Scratch;
 use memtrace_test_support::skip;
 
@@ -155,4 +157,25 @@ fn file(scratch: &Scratch, name: &str, bytes: &[u8]) -> String {
     let path = scratch.file(name);
     fs::write(&path, bytes).unwrap();
     path.to_str().unwrap().to_owned()
+}
+
+/// The depth of a pause came with the second.
+#[test]
+fn a_trace_whose_events_are_encoded_as_they_were_before_is_refused() {
+    let scratch = Scratch::new();
+    let file = scratch.file("old");
+    let header = Header {
+        memtrace: "0.0.9".to_owned(),
+        architecture: "x86_64".to_owned(),
+        kernel: "6.1.0".to_owned(),
+        recorded_unix_s: 1_700_000_000,
+        encoding: 1,
+    };
+    let bytes = Writer::new(Vec::new(), &header).unwrap().finish().unwrap();
+    fs::write(&file, bytes).unwrap();
+    let reads = format!("reads encoding {ENCODING_VERSION}");
+    fails(
+        &["replay".as_ref(), file.as_os_str()],
+        &["its events have encoding 1", &reads, "written by memtrace 0.0.9"],
+    );
 }

@@ -16,7 +16,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::batch::Batches;
-use crate::event::{AllocatorKind, EndReason, Event, EventKind, HeapState, Snapshot, Start, Totals};
+use crate::event::{AllocatorKind, Depth, EndReason, Event, EventKind, HeapState, Snapshot, Start, Totals, Watching};
 use crate::growth::GrowthBook;
 use crate::ledger::Ledger;
 use crate::live::{Live, Rate};
@@ -144,7 +144,7 @@ impl Story {
             EventKind::Tick => {}
             EventKind::End { reason } => self.ended = Some(*reason),
             EventKind::Look { moment, look } => self.looks.take(*time_ns, *moment, look),
-            EventKind::Watching(watching) => self.watch.change(*time_ns, *watching, self.ledger.latest()),
+            EventKind::Watching(watching) => self.watching(*time_ns, watching),
             EventKind::Cost(cost) => self.watch.cost(cost),
         }
     }
@@ -200,6 +200,28 @@ impl Story {
         self.segments.clear();
         self.looks.clear();
         self.thread_count = 1;
+    }
+
+    fn watching(&mut self, time_ns: u64, watching: &Watching) {
+        let before = self.watch.now().map(|now| now.depth);
+        self.watch.change(time_ns, *watching, self.ledger.latest());
+        match (before, watching.depth) {
+            (_, Depth::Nothing) if before != Some(Depth::Nothing) => self.lose_sight(),
+            (Some(Depth::Nothing), after) if after != Depth::Nothing => {
+                self.lose_sight();
+                // The break as it was seen from outside meanwhile may be an old one.
+                self.regions.forget_break();
+            }
+            _ => {}
+        }
+    }
+
+    /// Memory system calls are not watched for a while: what they did before says nothing of what comes after.
+    fn lose_sight(&mut self) {
+        self.regions.lose_sight();
+        self.segments.clear();
+        self.threads.lose_sight();
+        self.trims.clear();
     }
 
     fn totals(&mut self, time_ns: u64, totals: &Totals) {
@@ -297,6 +319,9 @@ impl Story {
             calls_fraction: self
                 .watch
                 .calls_fraction(self.begin_ns.unwrap_or(self.end_ns), self.end_ns),
+            syscalls_fraction: self
+                .watch
+                .syscalls_fraction(self.begin_ns.unwrap_or(self.end_ns), self.end_ns),
             cost: self.watch.latest_cost().copied(),
         }
     }

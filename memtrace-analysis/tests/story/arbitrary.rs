@@ -368,7 +368,7 @@ fn kind() -> impl Strategy<Value = EventKind> {
         1 => Just(EventKind::Tick),
         1 => select(vec![EndReason::TimeUp, EndReason::Interrupted, EndReason::ProcessExited, EndReason::Failed])
             .prop_map(|reason| EventKind::End { reason }),
-        1 => (select(vec![Depth::Syscalls, Depth::SlowPath, Depth::Calls]), any::<bool>(), any::<bool>()).prop_map(
+        1 => (select(vec![Depth::Nothing, Depth::Syscalls, Depth::SlowPath, Depth::Calls]), any::<bool>(), any::<bool>()).prop_map(
             |(depth, followed, automatic)| EventKind::Watching(Watching {
                 depth,
                 followed,

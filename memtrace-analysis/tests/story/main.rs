@@ -1,6 +1,7 @@
 //! The whole analysis, from events to the report: with any events at all, and with those of simulated programs.
 
 mod arbitrary;
+mod pauses;
 mod robust;
 mod script;
 mod simulated;

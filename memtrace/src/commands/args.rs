@@ -171,7 +171,8 @@ pub enum DepthChoice {
     /// Costs about a microsecond a call
     Calls,
     /// The deepest that fits `--max-overhead`: every call at first, a lesser depth when that is too dear, with windows of
-    /// every call as far as the limit allows, from which totals are estimated; every call again when the storm is over
+    /// every call as far as the limit allows, from which totals are estimated; pauses, with windows of system calls, where the
+    /// process makes so many that even watching those is too dear; every call again when the storm is over
     Auto,
 }
 

@@ -78,16 +78,34 @@ pub fn thread_exits(plan: &ProbePlan, unwinder: Option<&mut Unwinder>) -> Option
     Some(places)
 }
 
+/// By which tracepoints memory system calls are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// By those of each kind: for long. While one of them is there, every system call takes the kernel's slow way; and the
+    /// kernel takes them away one after the other, with a grace period for each, together half a second and more.
+    Tracepoints,
+    /// By the two that every system call passes. They cost more a call, and go at once: for windows.
+    EveryCall,
+    /// Not at all.
+    None,
+}
+
 /// Everything that is attached; closing a link takes it away.
 #[derive(Default)]
 pub struct Links {
     tracepoints: Vec<TracePointLink>,
+    /// Those of system calls.
+    syscalls: Vec<TracePointLink>,
+    /// At what every system call passes.
+    every_call: Vec<RawTracePointLink>,
     raw: Vec<RawTracePointLink>,
     probes: Vec<Attached>,
     /// Files that are others by another mount: a container's, and the one that is probed.
     same: Vec<(FileId, FileId)>,
     /// Probes on their way out.
     closing: Vec<JoinHandle<Duration>>,
+    /// Tracepoints of system calls on their way out.
+    syscalls_closing: Option<JoinHandle<()>>,
     attach_time: Duration,
     detach_time: Duration,
     /// The programs of the probes, where they are not aya's.
@@ -150,15 +168,16 @@ pub const fn is_probed(entry: Entry, depth: Depth) -> bool {
     match depth {
         Depth::Calls => true,
         Depth::SlowPath => !matches!(entry, Entry::Malloc | Entry::Calloc | Entry::Free),
-        Depth::Syscalls => false,
+        Depth::Syscalls | Depth::Nothing => false,
     }
 }
 
 /// Tracepoints besides those of the system calls: program, category, name.
-const SIGNALS: [(&str, &str, &str); 2] = [
-    ("signal_deliver", "signal", "signal_deliver"),
-    ("enter_rt_sigreturn", "syscalls", "sys_enter_rt_sigreturn"),
-];
+const SIGNAL: (&str, &str, &str) = ("signal_deliver", "signal", "signal_deliver");
+const SIGRETURN: (&str, &str, &str) = ("enter_rt_sigreturn", "syscalls", "sys_enter_rt_sigreturn");
+/// At what every system call passes; few traces need them, and so they are loaded when one does.
+const EVERY_ENTRY: &str = "sys_enter";
+const EVERY_EXIT: &str = "sys_exit";
 const LIFE: [&str; 3] = ["task_newtask", "sched_process_exec", "sched_process_exit"];
 
 impl Links {
@@ -170,6 +189,7 @@ impl Links {
                 Program::UProbe(_) if self.multi.is_some() => Ok(()),
                 Program::UProbe(program) => program.load(),
                 Program::TracePoint(program) => program.load(),
+                Program::RawTracePoint(_) if [EVERY_ENTRY, EVERY_EXIT].contains(&name) => Ok(()),
                 Program::RawTracePoint(program) => program.load(),
                 _ => return Err(anyhow!("the kernel side has a program of an unexpected kind, {name}")),
             }
@@ -179,29 +199,65 @@ impl Links {
     }
 
     pub fn attach_tracepoints(&mut self, ebpf: &mut Ebpf) -> Result<()> {
-        for kind in SyscallKind::ALL {
-            for (program, side) in [("enter_syscall", "enter"), ("exit_syscall", "exit")] {
-                self.tracepoint(ebpf, program, "syscalls", &format!("sys_{side}_{}", kind.name()))?;
-            }
-        }
-        for (program, category, name) in SIGNALS {
-            self.tracepoint(ebpf, program, category, name)?;
-        }
+        self.attach_syscalls(ebpf)?;
+        self.tracepoints.push(tracepoint(ebpf, SIGNAL)?);
         for name in LIFE {
-            let program: &mut RawTracePoint = find(ebpf, name)?;
-            let context = || format!("attaching to the tracepoint {name}");
-            let id = program.attach(name).with_context(context)?;
-            self.raw.push(program.take_link(id).with_context(context)?);
+            self.raw.push(raw_tracepoint(ebpf, name)?);
         }
         Ok(())
     }
 
-    fn tracepoint(&mut self, ebpf: &mut Ebpf, program: &str, category: &str, name: &str) -> Result<()> {
-        let program: &mut TracePoint = find(ebpf, program)?;
-        let context = || format!("attaching to the tracepoint {category}:{name}");
-        let id = program.attach(category, name).with_context(context)?;
-        self.tracepoints.push(program.take_link(id).with_context(context)?);
+    /// Those of system calls.
+    pub fn attach_syscalls(&mut self, ebpf: &mut Ebpf) -> Result<()> {
+        for kind in SyscallKind::ALL {
+            for (program, side) in [("enter_syscall", "enter"), ("exit_syscall", "exit")] {
+                let name = format!("sys_{side}_{}", kind.name());
+                self.syscalls.push(tracepoint(ebpf, (program, "syscalls", &name))?);
+            }
+        }
+        self.syscalls.push(tracepoint(ebpf, SIGRETURN)?);
         Ok(())
+    }
+
+    /// Takes those of system calls away, beside what goes on.
+    pub fn close_syscalls(&mut self) {
+        let links = std::mem::take(&mut self.syscalls);
+        let before = self.syscalls_closing.take();
+        self.syscalls_closing = Some(thread::spawn(move || {
+            close(links);
+            // A thread that only closes files does not panic.
+            before.map(JoinHandle::join);
+        }));
+    }
+
+    /// Those of system calls that are no longer wanted are all gone.
+    pub fn syscalls_are_closed(&self) -> bool {
+        self.syscalls_closing.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Has the kernel verify and load what sees every system call; nothing where it has done so.
+    pub fn load_every_call(ebpf: &mut Ebpf) -> Result<()> {
+        for name in [EVERY_ENTRY, EVERY_EXIT] {
+            let program: &mut RawTracePoint = find(ebpf, name)?;
+            program
+                .load()
+                .with_context(|| format!("having the kernel verify the program {name}"))?;
+        }
+        Ok(())
+    }
+
+    /// Every system call is seen as it begins, and so counted; `ends`: also as it ends, as watching takes.
+    pub fn attach_every_call(&mut self, ebpf: &mut Ebpf, ends: bool) -> Result<()> {
+        self.every_call.push(raw_tracepoint(ebpf, EVERY_ENTRY)?);
+        if ends {
+            self.every_call.push(raw_tracepoint(ebpf, EVERY_EXIT)?);
+        }
+        Ok(())
+    }
+
+    /// The kernel does not wait for anything here.
+    pub fn close_every_call(&mut self) {
+        self.every_call.clear();
     }
 
     /// Probes a library as `target` maps it at these places and no others: in that process alone, or with `follow` in all
@@ -356,7 +412,9 @@ impl Links {
     }
 
     pub fn detach_all(&mut self) {
-        let tracepoints = std::mem::take(&mut self.tracepoints);
+        let mut tracepoints = std::mem::take(&mut self.tracepoints);
+        tracepoints.append(&mut self.syscalls);
+        self.close_every_call();
         let raw = std::mem::take(&mut self.raw);
         let probes: Vec<Link> = std::mem::take(&mut self.probes)
             .into_iter()
@@ -373,7 +431,24 @@ impl Links {
         }
         let closing = std::mem::take(&mut self.closing);
         self.join(closing);
+        // A thread that only closes files does not panic.
+        self.syscalls_closing.take().map(JoinHandle::join);
     }
+}
+
+fn tracepoint(ebpf: &mut Ebpf, (program, category, name): (&str, &str, &str)) -> Result<TracePointLink> {
+    let program: &mut TracePoint = find(ebpf, program)?;
+    let context = || format!("attaching to the tracepoint {category}:{name}");
+    let id = program.attach(category, name).with_context(context)?;
+    program.take_link(id).with_context(context)
+}
+
+/// The program has its tracepoint's name.
+fn raw_tracepoint(ebpf: &mut Ebpf, name: &str) -> Result<RawTracePointLink> {
+    let program: &mut RawTracePoint = find(ebpf, name)?;
+    let context = || format!("attaching to the tracepoint {name}");
+    let id = program.attach(name).with_context(context)?;
+    program.take_link(id).with_context(context)
 }
 
 fn timed(what: impl FnOnce()) -> Duration {
@@ -393,7 +468,19 @@ fn refusal() -> String {
 
 impl Drop for Links {
     fn drop(&mut self) {
-        if !self.tracepoints.is_empty() || !self.raw.is_empty() || !self.probes.is_empty() || !self.closing.is_empty() {
+        let Self {
+            tracepoints,
+            syscalls,
+            every_call,
+            raw,
+            probes,
+            closing,
+            syscalls_closing,
+            ..
+        } = self;
+        let attached = !tracepoints.is_empty() || !syscalls.is_empty() || !every_call.is_empty();
+        let closing = !closing.is_empty() || syscalls_closing.is_some();
+        if attached || !raw.is_empty() || !probes.is_empty() || closing {
             self.detach_all();
         }
     }

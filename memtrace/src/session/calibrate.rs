@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 use memtrace_common::{active, entry};
 
 use super::Session;
-use super::attach::Link;
+use super::attach::{Link, Source};
 use super::state;
 
 /// What was measured.
@@ -53,6 +53,15 @@ impl SystemCall {
     pub fn most(&self) -> f64 {
         self.added_ns() / self.traced_ns.max(f64::MIN_POSITIVE)
     }
+}
+
+/// What a system call is made longer by where every one is seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EveryCall {
+    /// By being counted, beside the tracepoints of memory system calls.
+    pub counted_ns: f64,
+    /// By being watched in a window of a pause; at most, since those were there when it was measured.
+    pub watched_ns: f64,
 }
 
 // Two functions whose first instruction the kernel emulates (push) or simulates (adr).
@@ -118,6 +127,29 @@ impl Session {
         drop(child);
         removed?;
         result
+    }
+
+    /// What a system call of a traced process is made longer by where every one is seen. The tracepoints of memory system calls
+    /// are there meanwhile.
+    pub(super) fn measure_every_call(&mut self, call: SystemCall) -> Result<EveryCall> {
+        let mut child = Child::start().context("starting a child to measure what a system call costs")?;
+        let mut process = state::new_process(child.pid);
+        process.active = active::NOW;
+        let mut time = |source, ends| {
+            process.source = state::source_number(source);
+            self.tables.set(process)?;
+            let attached = self.links.attach_every_call(&mut self.ebpf, ends);
+            let timed = attached.and_then(|()| child.time_system_call());
+            self.links.close_every_call();
+            timed
+        };
+        let counted_ns = time(Source::Tracepoints, false);
+        let watched_ns = time(Source::EveryCall, true);
+        self.tables.remove(child.pid)?;
+        Ok(EveryCall {
+            counted_ns: (counted_ns? - call.traced_ns).max(0.0),
+            watched_ns: (watched_ns? - call.bare_ns).max(0.0),
+        })
     }
 
     fn measure(&mut self, child: &mut Child) -> Result<Calibration> {

@@ -3,9 +3,11 @@
 //! ```text
 //! deeper      probes that are missing -> the kernel side is told (a new epoch) -> probes that are not wanted go
 //! less deep   the kernel side is told -> probes go
+//! a pause     the kernel side is told -> probes and the tracepoints of system calls go
 //! ```
 //!
-//! In between, hits count no call; that there were such hits is counted.
+//! In between, hits count no call; that there were such hits is counted. System calls are seen from the moment on at which
+//! the kernel side is told, by the tracepoints that it is told of; those are there before, and go after.
 
 use std::path::Path;
 
@@ -14,7 +16,8 @@ use memtrace_analysis::event::{Depth, Entry};
 use memtrace_common::untouched;
 
 use super::Session;
-use super::attach::{self, Place, Site};
+use super::attach::{self, Links, Place, Site, Source};
+use super::calibrate::EveryCall;
 use super::state;
 use crate::probe::{CostClass, ProbePlan};
 use crate::target::Target;
@@ -88,14 +91,35 @@ impl Session {
     }
 
     /// Watches all processes that have a libc to probe at this depth from now on; the depth must be possible for them.
-    /// `told` is called at the moment from which on that counts.
-    pub fn change_depth(&mut self, depth: Depth, told: impl FnOnce()) -> Result<()> {
+    /// `told` is called at the moment from which on that counts: no system call is seen between it and a pause, before or
+    /// after.
+    pub fn change_depth(&mut self, depth: Depth, source: Source, told: impl FnOnce()) -> Result<()> {
         let pids = self.tables.pids();
+        let before = self.source;
+        if source != before {
+            match source {
+                Source::Tracepoints => self.links.attach_syscalls(&mut self.ebpf)?,
+                Source::EveryCall => self.links.attach_every_call(&mut self.ebpf, true)?,
+                Source::None => {}
+            }
+            self.source = source;
+            self.pauses = self.pauses.wrapping_add(1);
+        }
         // What is no longer to be counted ends before its probes go, and what is to be counted begins when they are there.
         let mut told = Some(told);
+        if before == Source::None {
+            told.take().into_iter().for_each(|told| told());
+        }
         if depth != Depth::Calls {
             self.tell_depth(&pids, depth)?;
             told.take().into_iter().for_each(|told| told());
+        }
+        if source != before {
+            match before {
+                Source::Tracepoints => self.links.close_syscalls(),
+                Source::EveryCall => self.links.close_every_call(),
+                Source::None => {}
+            }
         }
         for watched in self.watched.values() {
             let Some(library) = &watched.target.libc else { continue };
@@ -121,6 +145,8 @@ impl Session {
                 continue;
             };
             process.depth = state::depth_number(depth);
+            process.source = state::source_number(self.source);
+            process.pause = self.pauses;
             process.epoch = process.epoch.wrapping_add(1);
             process.untouched = untouched::ALL;
             if let Some(watched) = self.watched.get(&pid)
@@ -133,6 +159,33 @@ impl Session {
                 .with_context(|| format!("changing what is watched of process {pid}"))?;
         }
         Ok(())
+    }
+
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Makes windows in a pause possible, and counting system calls; what that costs each of them.
+    pub fn prepare_every_call(&mut self) -> Result<EveryCall> {
+        let call = self
+            .system_call
+            .context("what a system call takes could not be measured")?;
+        Links::load_every_call(&mut self.ebpf)?;
+        self.measure_every_call(call)
+    }
+
+    /// Has all system calls of the processes counted from now on, beside what is watched.
+    pub fn count_syscalls(&mut self) -> Result<()> {
+        self.links.attach_every_call(&mut self.ebpf, false)
+    }
+
+    pub fn end_counting_syscalls(&mut self) {
+        self.links.close_every_call();
+    }
+
+    /// A pause has not quite begun: the last tracepoints are on their way out.
+    pub fn is_slow_still(&self) -> bool {
+        !self.links.syscalls_are_closed()
     }
 
     /// Entry points of a process whose probes sit where the kernel has to step over the instruction.

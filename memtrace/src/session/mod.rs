@@ -52,7 +52,8 @@ use facts::{Found, RawKernelFacts};
 use tables::Tables;
 use unwind::Unwinder;
 
-pub use calibrate::{Calibration, SystemCall};
+pub use attach::Source;
+pub use calibrate::{Calibration, EveryCall, SystemCall};
 pub use memory::bound as memory_bound;
 pub use multi::are_there as has_probe_links;
 pub use object::has_kernel_side;
@@ -108,6 +109,9 @@ pub struct Session {
     watched: BTreeMap<u32, Watched>,
     /// None where it could not be measured.
     system_call: Option<SystemCall>,
+    /// How memory system calls are seen now, and how often that has changed.
+    source: Source,
+    pauses: u32,
 }
 
 /// A process as it was taken up.
@@ -168,6 +172,8 @@ impl Session {
             decoder: Decoder::new(page_size()),
             watched: BTreeMap::new(),
             system_call,
+            source: Source::Tracepoints,
+            pauses: 0,
         })
     }
 
@@ -219,7 +225,11 @@ impl Session {
             self.watched.remove(&target.pid);
             return Ok(Added {
                 capabilities,
-                watching: Depth::Syscalls,
+                watching: if self.source == Source::None {
+                    Depth::Nothing
+                } else {
+                    Depth::Syscalls
+                },
                 followed: false,
             });
         };
@@ -273,6 +283,8 @@ impl Session {
         let mut process = self.tables.get(pid).unwrap_or_else(|| state::new_process(pid));
         process.follow = u32::from(follow);
         process.untouched = untouched::ALL;
+        process.source = state::source_number(self.source);
+        process.pause = self.pauses;
         process.active = match begin {
             Begin::Now => active::NOW,
             Begin::Later => active::NOT_YET,
@@ -318,6 +330,11 @@ impl Session {
     /// A process's totals since its trace began; None when it is not traced (any more).
     pub fn totals(&self, pid: u32) -> Option<Totals> {
         Some(state::totals(&self.tables.counters(pid)?))
+    }
+
+    /// System calls of a process, of whatever kind, in the time in which they were counted.
+    pub fn counted_syscalls(&self, pid: u32) -> u64 {
+        self.tables.counters(pid).map_or(0, |counters| counters.all_syscalls)
     }
 
     /// Load address of the libc as the kernel side has seen it at the first hit; None before.

@@ -2,13 +2,13 @@
 
 use memtrace_analysis::event::{Capabilities, Depth, Entry, Realloc, Totals};
 use memtrace_common::{
-    Counters, Hook, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, depth, entry, exit_check, syscall,
-    untouched,
+    Counters, Hook, LibcFacts, ProcessState, SPURIOUS_SITES, ThreadState, active, depth, entry, exit_check, source,
+    syscall, untouched,
 };
 
 use crate::probe::{self, ProbePlan};
 
-use super::attach::Site;
+use super::attach::{Site, Source};
 
 /// As aya wants it.
 #[derive(Clone, Copy)]
@@ -54,6 +54,16 @@ pub const fn depth_number(watched: Depth) -> u32 {
         Depth::Calls => depth::CALLS,
         Depth::SlowPath => depth::SLOW_PATH,
         Depth::Syscalls => depth::SYSCALLS,
+        Depth::Nothing => depth::NOTHING,
+    }
+}
+
+/// The ABI's number of a source.
+pub const fn source_number(source: Source) -> u32 {
+    match source {
+        Source::Tracepoints => source::TRACEPOINTS,
+        Source::EveryCall => source::EVERY_CALL,
+        Source::None => source::NONE,
     }
 }
 
@@ -71,6 +81,8 @@ pub fn new_process(pid: u32) -> ProcessState {
         untouched: untouched::ALL,
         depth: depth::CALLS,
         epoch: 0,
+        source: source::TRACEPOINTS,
+        pause: 0,
     }
 }
 
@@ -157,6 +169,7 @@ pub fn add(sum: &mut Counters, shard: &Counters) {
         syscalls_failed,
         lost_records,
         lost_threads,
+        all_syscalls,
         request_sizes,
         freed_sizes,
     } = sum;
@@ -188,6 +201,7 @@ pub fn add(sum: &mut Counters, shard: &Counters) {
     add_table(syscalls_failed, &shard.syscalls_failed);
     *lost_records = lost_records.wrapping_add(shard.lost_records);
     *lost_threads = lost_threads.wrapping_add(shard.lost_threads);
+    *all_syscalls = all_syscalls.wrapping_add(shard.all_syscalls);
     add_table(request_sizes, &shard.request_sizes);
     add_table(freed_sizes, &shard.freed_sizes);
 }
@@ -229,6 +243,8 @@ pub fn totals(counters: &Counters) -> Totals {
         syscalls_failed,
         lost_records,
         lost_threads,
+        // Of the time in which they were counted, and so no total.
+        all_syscalls: _,
         request_sizes,
         freed_sizes,
     } = counters;

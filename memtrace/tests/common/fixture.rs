@@ -71,6 +71,7 @@ pub fn brk_steps() -> Report {
                 ..DepthTimes::default()
             },
             calls_fraction: 1.0,
+            syscalls_fraction: 1.0,
             windows: 1,
             estimates: None,
             owners_told: true,
@@ -362,6 +363,7 @@ pub fn troubled() -> Report {
         calls_ns: 214_000_000,
         slow_path_ns: 1_926_000_000,
         syscalls_ns: 0,
+        nothing_ns: 0,
     };
     report.coverage.calls_fraction = 0.1;
     report.coverage.windows = 4;

@@ -10,7 +10,7 @@ use super::machine::check;
 use crate::commands::trace::meter::Meter;
 use crate::probe::ProbePlan;
 use crate::report::doctor::{Check, Hit, MapSize, Memory, State};
-use crate::session::{self, Begin, Calibration, Options, Session};
+use crate::session::{self, Begin, Calibration, Options, Session, Source};
 use crate::target::Target;
 
 /// How long a process is watched at a depth.
@@ -100,7 +100,7 @@ fn rates(session: &mut Session, target: &Target, plan: &ProbePlan, calibration: 
         let mut totals = session.totals(target.pid)?;
         totals.hits = totals.hits.saturating_sub(before);
         // What is dear is so at each depth alike; the calls by entry point are of all the time.
-        meter.read(target.pid, &totals, &[]);
+        meter.read(target.pid, &totals, &[], 0);
         let seconds = begin.elapsed().as_secs_f64();
         let cost = meter.cost(target.pid, (0, 0))?;
         drop(session.pending());
@@ -111,12 +111,12 @@ fn rates(session: &mut Session, target: &Target, plan: &ProbePlan, calibration: 
     };
     let calls = look(session);
     let slow_path = if session.has_slow_path() {
-        session.change_depth(Depth::SlowPath, || ())?;
+        session.change_depth(Depth::SlowPath, Source::Tracepoints, || ())?;
         look(session)
     } else {
         None
     };
-    session.change_depth(Depth::Syscalls, || ())?;
+    session.change_depth(Depth::Syscalls, Source::Tracepoints, || ())?;
     Ok(Rates {
         calls,
         slow_path,

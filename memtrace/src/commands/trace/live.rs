@@ -77,11 +77,18 @@ fn line(processes: &[Live]) -> String {
 fn calls(processes: &[Live], rate: f64) -> String {
     let rate = format!("{} calls/s", count(rate as u64));
     let fraction = processes.iter().map(|live| live.calls_fraction).fold(1.0_f64, f64::min);
+    let watched = processes
+        .iter()
+        .map(|live| live.syscalls_fraction)
+        .fold(1.0_f64, f64::min);
     let depth = processes.iter().filter_map(|live| live.depth).min();
     match depth {
-        Some(Depth::Syscalls) if fraction <= 0.0 => "system calls only".to_owned(),
+        _ if watched < 1.0 => format!("system calls watched in {} of the time", percent(watched)),
+        Some(Depth::Nothing | Depth::Syscalls) if fraction <= 0.0 => "system calls only".to_owned(),
         Some(Depth::SlowPath) if fraction <= 0.0 => "slow path only".to_owned(),
-        Some(Depth::Syscalls | Depth::SlowPath) => format!("calls counted in {} of the time", percent(fraction)),
+        Some(Depth::Nothing | Depth::Syscalls | Depth::SlowPath) => {
+            format!("calls counted in {} of the time", percent(fraction))
+        }
         _ if fraction < 1.0 => format!("{rate}, counted in {} of the time", percent(fraction)),
         _ => rate,
     }
@@ -123,6 +130,7 @@ mod tests {
             lost: 0,
             depth: None,
             calls_fraction: 1.0,
+            syscalls_fraction: 1.0,
             cost: None,
         };
         assert_eq!(

@@ -1,11 +1,16 @@
-//! What the trace takes from the processes: hits, times what one costs here, beside the CPU time that they use.
+//! What the trace takes from the processes: hits, times what one costs here, and system calls, times what each is made longer
+//! by, beside the CPU time that they use.
+//!
+//! How many system calls there are is not known while they are watched by the tracepoints of memory system calls, which no
+//! other call passes. The time in the kernel bounds it; where that could be more than next to nothing, they are counted
+//! for some milliseconds now and then (`look`), and what was counted stands for the time up to the next look.
 
 use std::collections::BTreeMap;
 
 use memtrace_analysis::event::{Cost, Entry, Totals};
 
 use crate::probe::CostClass;
-use crate::session::{Calibration, SystemCall};
+use crate::session::{Calibration, EveryCall, Source, SystemCall};
 
 /// A part of a system call's time is shown as the program's own: of a loop of getppid one fifth.
 const SHOWN_AS_OWN: f64 = 1.25;
@@ -14,9 +19,20 @@ pub struct Meter {
     calibration: Option<Calibration>,
     system_call: Option<SystemCall>,
     max_share: f64,
+    /// What it costs to see every system call; None before that can be.
+    every_call: Option<EveryCall>,
+    seeing: Seeing,
     spent: BTreeMap<u32, Spent>,
     /// CPU time and cost of processes that have ended.
     gone: (u64, u64),
+}
+
+/// How system calls are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seeing {
+    pub source: Source,
+    /// They are counted besides.
+    pub counting: bool,
 }
 
 /// Of one process, since its trace began.
@@ -34,6 +50,17 @@ struct Spent {
     /// Time in the kernel, of that before the trace and of it.
     system_before_ns: u64,
     system_ns: u64,
+    /// System calls counted so far, and what all of them have cost.
+    counted: u64,
+    syscalls_ns: u64,
+    /// CPU time and system calls as counting began.
+    counting_since: (u64, u64),
+    /// System calls per nanosecond of CPU time, by the last look.
+    rate: Option<f64>,
+    /// CPU time of which their number is not known, but that it was low.
+    unknown_ns: u64,
+    /// What was seen when the bound was last asked for: CPU time, time in the kernel.
+    bounded: (u64, u64),
 }
 
 impl Meter {
@@ -42,6 +69,11 @@ impl Meter {
             calibration,
             system_call,
             max_share,
+            every_call: None,
+            seeing: Seeing {
+                source: Source::Tracepoints,
+                counting: false,
+            },
             spent: BTreeMap::new(),
             gone: (0, 0),
         }
@@ -69,12 +101,25 @@ impl Meter {
     }
 
     /// Takes in what a process has come to; `stepped` are the entry points whose probes are of the dear kind.
-    pub fn read(&mut self, pid: u32, totals: &Totals, stepped: &[Entry]) {
+    pub fn read(&mut self, pid: u32, totals: &Totals, stepped: &[Entry], counted: u64) {
         let hit_ns = self.hit_ns();
+        let (source, added_ns, counted_ns) = (self.seeing.source, self.added_ns(), self.counted_ns());
         let spent = self.spent.entry(pid).or_default();
         // One that has just ended has used what it had used when last asked, and a little more.
+        let before_ns = spent.cpu_ns;
         if let Some(now) = cpu_time_ns(pid) {
             spent.cpu_ns = spent.cpu_ns.max(now.saturating_sub(spent.cpu_before_ns));
+        }
+        let used_ns = spent.cpu_ns - before_ns;
+        let calls = counted.saturating_sub(spent.counted);
+        spent.counted = spent.counted.max(counted);
+        match counted_ns {
+            _ if source == Source::None => {}
+            Some(ns) => spent.syscalls_ns += (calls as f64 * ns) as u64,
+            None => match spent.rate {
+                Some(rate) => spent.syscalls_ns += (rate * used_ns as f64 * added_ns) as u64,
+                None => spent.unknown_ns += used_ns,
+            },
         }
         spent.hits = totals.hits;
         let dear: u64 = Entry::ALL
@@ -90,6 +135,82 @@ impl Meter {
         let more = f64::from(stepped) / f64::from(cheap) - 1.0;
         let counted_ns = ((totals.hits as f64 + dear as f64 * more) * hit_ns) as u64;
         spent.trace_ns = counted_ns + spent.going_ns;
+    }
+
+    fn added_ns(&self) -> f64 {
+        self.system_call.map_or(0.0, |call| call.added_ns())
+    }
+
+    /// What a system call costs that is counted now; None while they are not.
+    fn counted_ns(&self) -> Option<f64> {
+        match self.seeing {
+            Seeing {
+                source: Source::EveryCall,
+                ..
+            } => self.every_call.map(|every| every.watched_ns),
+            Seeing { counting: true, .. } => self.every_call.map(|every| every.counted_ns + self.added_ns()),
+            Seeing { .. } => None,
+        }
+    }
+
+    /// System calls can be counted. What watching one in a window costs, as a multiple of what it costs outside of pauses.
+    pub fn can_count(&mut self, every_call: EveryCall) -> f64 {
+        self.every_call = Some(every_call);
+        every_call.watched_ns / self.added_ns().max(1.0)
+    }
+
+    pub const fn max_share(&self) -> f64 {
+        self.max_share
+    }
+
+    pub const fn counts(&self) -> bool {
+        self.every_call.is_some()
+    }
+
+    /// From now on system calls are seen otherwise. What has been counted up to here says how many there are.
+    pub fn see(&mut self, seeing: Seeing) {
+        let counted_ns = self.counted_ns().map(|ns| ns - self.added_ns());
+        for spent in self.spent.values_mut() {
+            let (cpu_ns, counted) = spent.counting_since;
+            let used_ns = spent.cpu_ns.saturating_sub(cpu_ns) as f64;
+            if let Some(more_ns) = counted_ns
+                && used_ns > 0.0
+            {
+                let calls = spent.counted.saturating_sub(counted) as f64;
+                // Without what counting itself took, more get done in the same time; what was measured is not exact.
+                spent.rate = Some(calls / (used_ns - calls * more_ns.max(0.0)).max(0.25 * used_ns));
+            }
+            spent.counting_since = (spent.cpu_ns, spent.counted);
+        }
+        self.seeing = seeing;
+    }
+
+    pub const fn seeing(&self) -> Seeing {
+        self.seeing
+    }
+
+    /// The share of the CPU time since this was last asked that watching system calls has taken at most, by the time in the
+    /// kernel.
+    pub fn most_since(&mut self) -> f64 {
+        let (mut cpu, mut system) = (0, 0);
+        for (&pid, spent) in &mut self.spent {
+            let (cpu_ns, system_ns) = spent.bounded;
+            if let Some(now) = system_time_ns(pid) {
+                spent.system_ns = spent.system_ns.max(now.saturating_sub(spent.system_before_ns));
+            }
+            cpu += spent.cpu_ns.saturating_sub(cpu_ns);
+            system += spent.system_ns.saturating_sub(system_ns);
+            spent.bounded = (spent.cpu_ns, spent.system_ns);
+        }
+        let most = self.system_call.map_or(0.0, |call| call.most());
+        (SHOWN_AS_OWN * system as f64 / cpu.max(1) as f64).min(1.0) * most
+    }
+
+    /// The share of CPU time that system calls are made longer by, by the last look; None where there was none.
+    pub fn share_of_syscalls(&self) -> Option<f64> {
+        let rates = self.spent.values().filter_map(|spent| spent.rate);
+        let most = rates.reduce(f64::max)?;
+        Some(most * self.added_ns())
     }
 
     /// A stretch of time begins.
@@ -116,6 +237,9 @@ impl Meter {
             spent.system_ns = spent.system_ns.max(now.saturating_sub(spent.system_before_ns));
         }
         let in_system_calls = (SHOWN_AS_OWN * spent.system_ns as f64).min(spent.cpu_ns as f64);
+        // By their number where it is known, and of the rest of the time no more than the kernel's part of it.
+        let of_unknown = spent.unknown_ns as f64 / spent.cpu_ns.max(1) as f64;
+        let at_most = |call: SystemCall| (in_system_calls * call.most() * of_unknown) as u64;
         Some(Cost {
             hits: spent.hits,
             hit_ns: self.calibration.map(|calibration| calibration.hit_ns),
@@ -126,7 +250,7 @@ impl Meter {
             detach_ns,
             pause_ns: self.calibration.map(|calibration| calibration.pause_ns),
             syscall_ns: self.system_call.map(|call| call.added_ns()),
-            syscalls_ns: self.system_call.map(|call| (in_system_calls * call.most()) as u64),
+            syscalls_ns: self.system_call.map(|call| spent.syscalls_ns + at_most(call)),
         })
     }
 
@@ -134,7 +258,7 @@ impl Meter {
     pub fn end(&mut self, pid: u32) {
         if let Some(spent) = self.spent.remove(&pid) {
             self.gone.0 += spent.cpu_ns;
-            self.gone.1 += spent.trace_ns;
+            self.gone.1 += spent.trace_ns + spent.syscalls_ns;
         }
     }
 
@@ -142,7 +266,7 @@ impl Meter {
     pub fn sums(&self) -> (u64, u64) {
         let spent = self.spent.values();
         spent.fold(self.gone, |(cpu, trace), spent| {
-            (cpu + spent.cpu_ns, trace + spent.trace_ns)
+            (cpu + spent.cpu_ns, trace + spent.trace_ns + spent.syscalls_ns)
         })
     }
 }
@@ -201,7 +325,7 @@ mod tests {
         let before = system_time_ns(own).unwrap();
         meter.begin(own);
         while system_time_ns(own).unwrap() - before < 50_000_000 {}
-        meter.read(own, &Totals::default(), &[]);
+        meter.read(own, &Totals::default(), &[], 0);
         let cost = meter.cost(own, (0, 0)).unwrap();
         let most = cost.syscalls_ns.unwrap() as f64;
         assert!(
@@ -209,6 +333,51 @@ mod tests {
             "{cost:?}"
         );
         assert_eq!((cost.syscall_ns, cost.trace_ns), (Some(50.0), 0));
+    }
+
+    /// While they are counted each costs what a counted one does, afterwards as many are taken to go on; in a pause none is.
+    #[test]
+    fn counted_system_calls_are_charged() {
+        let call = SystemCall {
+            bare_ns: 150.0,
+            traced_ns: 200.0,
+        };
+        let mut meter = Meter::new(None, Some(call), 0.05);
+        let own = std::process::id();
+        meter.begin(own);
+        let source = Source::Tracepoints;
+        let every_call = EveryCall {
+            counted_ns: 50.0,
+            watched_ns: 200.0,
+        };
+        assert!((meter.can_count(every_call) - 4.0).abs() < 1e-9);
+        meter.see(Seeing { source, counting: true });
+        let burn = || {
+            let begin = cpu_time_ns(own).unwrap();
+            while cpu_time_ns(own).unwrap() - begin < 5_000_000 {}
+        };
+        burn();
+        meter.read(own, &Totals::default(), &[], 10_000);
+        assert_eq!(meter.sums().1, 1_000_000);
+        meter.see(Seeing {
+            source,
+            counting: false,
+        });
+        burn();
+        meter.read(own, &Totals::default(), &[], 10_000);
+        let (cpu_ns, cost_ns) = meter.sums();
+        let share = meter.share_of_syscalls().unwrap();
+        assert!(
+            cost_ns > 1_000_000 && share > 0.09 && share < 0.2,
+            "{cpu_ns} {cost_ns} {share}"
+        );
+        meter.see(Seeing {
+            source: Source::None,
+            counting: false,
+        });
+        burn();
+        meter.read(own, &Totals::default(), &[], 10_000);
+        assert_eq!(meter.sums().1, cost_ns);
     }
 
     #[test]
@@ -231,10 +400,10 @@ mod tests {
         totals.calls[8] = 40;
         let own = std::process::id();
         meter.begin(own);
-        meter.read(own, &totals, &[]);
+        meter.read(own, &totals, &[], 0);
         let cheap = meter.cost(own, (1, 2)).unwrap();
         assert_eq!((cheap.hits, cheap.trace_ns, cheap.pause_ns), (100, 100_000, Some(5)));
-        meter.read(own, &totals, &[Entry::Free]);
+        meter.read(own, &totals, &[Entry::Free], 0);
         let dear = meter.cost(own, (1, 2)).unwrap();
         assert!(dear.trace_ns > 3 * cheap.trace_ns, "{dear:?}");
         let sums = meter.sums();

@@ -261,12 +261,13 @@ impl<'a, 'o> Watch<'a, 'o> {
 
     pub(super) fn read_meter(&mut self, pid: u32) {
         if let Some(totals) = self.session.totals(pid) {
-            self.meter.read(pid, &totals, &self.session.stepped(pid));
+            let counted = self.session.counted_syscalls(pid);
+            self.meter.read(pid, &totals, &self.session.stepped(pid), counted);
         }
     }
 
     /// A process that has just ended has no sample; that it ended is an event of its own.
-    fn sample(&mut self, pid: u32) -> anyhow::Result<()> {
+    pub(super) fn sample(&mut self, pid: u32) -> anyhow::Result<()> {
         match look::sample(pid) {
             Ok(sample) => self.push(pid, EventKind::Sample(sample)),
             Err(_) => Ok(()),

@@ -23,7 +23,11 @@ pub fn cost(report: &Report) -> Section {
     if let Some(line) = depths(&report.coverage) {
         section.line(line);
     }
-    if let Some(line) = report.cost.as_ref().and_then(system_calls) {
+    if let Some(line) = report
+        .cost
+        .as_ref()
+        .and_then(|cost| system_calls(cost, &report.coverage))
+    {
         section.line(line);
     }
     if let Some(cost) = &report.cost
@@ -65,7 +69,7 @@ fn headline(cost: &CostSection, automatic: bool) -> String {
 }
 
 /// At most, since not each system call is counted: that would cost more than it is to tell.
-fn system_calls(cost: &CostSection) -> Option<String> {
+fn system_calls(cost: &CostSection, coverage: &Coverage) -> Option<String> {
     let (each, all) = (cost.syscall_ns?, cost.syscalls_ns?);
     let share = if cost.cpu_ns > 0 {
         all as f64 / cost.cpu_ns as f64
@@ -73,9 +77,19 @@ fn system_calls(cost: &CostSection) -> Option<String> {
         0.0
     };
     Some(format!(
-        "each system call took about {} ns longer: {} of the process's CPU time at most, at every depth",
+        "each system call took about {} ns longer{}: {} of the process's CPU time at most{}",
         count(each.round() as u64),
-        percent(share)
+        if coverage.syscalls_fraction < 1.0 {
+            " while system calls were watched"
+        } else {
+            ""
+        },
+        percent(share),
+        if coverage.depth_automatic {
+            ""
+        } else {
+            ", at every depth"
+        },
     ))
 }
 
@@ -85,11 +99,13 @@ fn depths(coverage: &Coverage) -> Option<String> {
         calls_ns,
         slow_path_ns,
         syscalls_ns,
+        nothing_ns,
     } = coverage.depths;
     let parts: Vec<String> = [
         ("every call", calls_ns),
         ("the slow path", slow_path_ns),
         ("system calls only", syscalls_ns),
+        ("nothing", nothing_ns),
     ]
     .into_iter()
     .filter(|(_, ns)| *ns > 0)

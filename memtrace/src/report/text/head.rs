@@ -87,6 +87,10 @@ fn completeness(target: &TargetSection, coverage: &Coverage) -> String {
         Counted::Never if coverage.depth == Depth::SlowPath => "the allocator's slow path only".to_owned(),
         Counted::Never => "system calls only".to_owned(),
     };
+    if coverage.syscalls_fraction < 1.0 {
+        let watched = percent(coverage.syscalls_fraction);
+        return format!("{counted}, system calls watched in {watched} of the time, {lost}");
+    }
     format!("{counted}, {lost}")
 }
 

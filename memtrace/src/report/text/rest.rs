@@ -6,7 +6,7 @@ use memtrace_analysis::event::{AllocatorKind, SyscallKind};
 use memtrace_analysis::report::{DirectGroup, DirectKind, Report, ThresholdChange, ThresholdSection};
 
 use crate::report::layout::{Align, Section, Table};
-use crate::report::units::{at, count, pages, plural, regrouped};
+use crate::report::units::{at, count, pages, percent, plural, regrouped};
 
 /// Changes of the threshold shown at the head and the tail of a long history.
 const HEAD: usize = 8;
@@ -111,7 +111,19 @@ pub fn system_calls(report: &Report) -> Section {
             count(calls.unknown),
         ]);
     }
-    section.line(format!("{} that move memory", plural(total, "call")));
+    let watched = report.coverage.syscalls_fraction;
+    section.line(format!(
+        "{} that move memory{}",
+        plural(total, "call"),
+        if watched < 1.0 {
+            format!(
+                ", in the {} of the time in which system calls were watched",
+                percent(watched)
+            )
+        } else {
+            String::new()
+        }
+    ));
     if total > 0 {
         section.table(&table);
     }
