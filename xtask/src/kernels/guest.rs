@@ -1,7 +1,7 @@
 //! What runs in a virtual machine, and what is made of what it printed.
 //!
 //! ```text
-//! /init   mounts proc, sys, dev, tracefs, bpf;  runs the tests;  prints; powers off
+//! /init   mounts proc, sys, dev, devpts, tracefs, bpf;  runs the tests;  prints; powers off
 //! serial  TESTS name / libtest's lines / EXIT name rc ... SKIP reason ... REPORT {json} ... RESULT rc=N
 //! ```
 //!
@@ -85,6 +85,7 @@ fn init_script(contents: &Contents) -> String {
          mount -t proc proc /proc\n\
          mount -t sysfs sys /sys\n\
          mount -t devtmpfs dev /dev\n\
+         mkdir -p /dev/pts && mount -t devpts devpts /dev/pts\n\
          mount -t tmpfs tmp /tmp\n\
          mount -t tracefs tracefs /sys/kernel/tracing\n\
          mount -t bpf bpf /sys/fs/bpf\n\

@@ -323,7 +323,9 @@ impl Machine {
         for (suite, release) in &self.releases {
             release.install_release(&mut tree, suite)?;
         }
-        guest::populate(&mut tree, &self.contents(how.filters))?;
+        let mut environment = self.programs.environment.clone();
+        environment.extend(userland.tunables());
+        guest::populate(&mut tree, &self.contents(how.filters, &environment))?;
         let name = format!("{series}-{}", arch.debian());
         let (initrd, log) = (logs().join(format!("{name}.cpio")), logs().join(format!("{name}.log")));
         fs::create_dir_all(logs()).with_context(|| format!("making {}", logs().display()))?;
@@ -359,7 +361,7 @@ impl Machine {
         Ok(cell)
     }
 
-    fn contents<'a>(&'a self, filters: &'a [&'a str]) -> Contents<'a> {
+    fn contents<'a>(&'a self, filters: &'a [&'a str], environment: &'a [(String, String)]) -> Contents<'a> {
         Contents {
             busybox: &self.busybox,
             unshare: &self.util_linux,
@@ -368,7 +370,7 @@ impl Machine {
             in_place: &self.programs.in_place,
             memtrace: &self.programs.memtrace,
             lab: &self.programs.lab,
-            environment: &self.programs.environment,
+            environment,
             filters,
         }
     }

@@ -110,10 +110,8 @@ impl Qemu {
         command.arg("-serial").arg(format!("file:{}", log.display()));
         command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
         // Level 1 keeps all but a panic off the line that carries the results. Each probe that goes is waited for through
-        // a grace period, which need not be a long one. malloc's steps are as the tests know them without huge pages, for
-        // which it asks on arm64 from 2.43 on.
-        let words =
-            format!("console={console} panic=-1 quiet loglevel=1 rcupdate.rcu_expedited=1 transparent_hugepage=never");
+        // a grace period, which need not be a long one.
+        let words = format!("console={console} panic=-1 quiet loglevel=1 rcupdate.rcu_expedited=1");
         command.args(["-append", &words]);
         // A log of an earlier boot must not be taken for this one's.
         if log.exists() {

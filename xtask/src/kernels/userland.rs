@@ -37,6 +37,14 @@ pub struct Userland {
 }
 
 impl Userland {
+    /// What its malloc has to be told so that the break moves in the steps that the tests know: on arm64 it asks for huge
+    /// pages by itself from 2.43 on. Releases before 2.35 do not know the setting, and reading it moves their break.
+    pub fn tunables(&self) -> Option<(String, String)> {
+        let minor: u32 = self.version.strip_prefix("2.")?.parse().ok()?;
+        (self.arch == Arch::Aarch64 && minor >= 43)
+            .then(|| ("GLIBC_TUNABLES".to_owned(), "glibc.malloc.hugetlb=0".to_owned()))
+    }
+
     pub fn find_or_fetch(suite: &str, arch: Arch, apt: &Archive) -> Result<Self> {
         let root = workspace::target()
             .join("kernels/userland")
