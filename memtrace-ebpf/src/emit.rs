@@ -2,6 +2,7 @@
 
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE};
 use aya_ebpf::helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns};
+use aya_ebpf::maps::ring_buf::RingBufEntry;
 use memtrace_common::{Header, LifeRecord, ThreadState, record};
 
 use crate::count::{bump, snapshot};
@@ -81,22 +82,22 @@ fn flags<T>(wake: Wake) -> u64 {
     }
 }
 
-/// Sends a record that `fill` writes in full; counts it as lost when the buffer is full, and says so with false.
+/// Room for a record, which is to be written in full and submitted; None, and counted as lost, when the buffer is full.
 ///
-/// `fill` writes through a pointer into the ring buffer, since most records are too large for the stack.
+/// A record is written through a pointer into the ring buffer, since most are too large for the stack; and where it is needed,
+/// not in a closure: what two programs share the compiler makes a function of, whose frame comes on top of the program's.
 #[inline(always)]
-pub fn send<T: 'static>(process: Process, wake: Wake, fill: impl FnOnce(*mut T)) -> bool {
-    match EVENTS.reserve::<T>(0) {
-        Some(mut entry) => {
-            fill(entry.as_mut_ptr());
-            entry.submit(flags::<T>(wake));
-            true
-        }
-        None => {
-            bump!(process, lost_records);
-            false
-        }
+pub fn reserve<T: 'static>(process: Process) -> Option<RingBufEntry<T>> {
+    let entry = EVENTS.reserve::<T>(0);
+    if entry.is_none() {
+        bump!(process, lost_records);
     }
+    entry
+}
+
+#[inline(always)]
+pub fn submit<T: 'static>(entry: RingBufEntry<T>, wake: Wake) {
+    entry.submit(flags::<T>(wake));
 }
 
 #[inline(always)]
@@ -105,14 +106,14 @@ pub fn life(kind: u16, ids: Ids, process: Process, thread: Option<*const ThreadS
         record::THREAD_START | record::THREAD_EXIT => Wake::Whenever,
         _ => Wake::AtOnce,
     };
-    send::<LifeRecord>(process, wake, |record| {
-        let filled = LifeRecord {
-            header: header::<LifeRecord>(kind, ids),
-            other,
-            detail,
-            snapshot: snapshot(process, thread),
-        };
-        // SAFETY: `record` is the reserved memory, of that size and alignment.
-        unsafe { record.write(filled) };
+    let Some(mut entry) = reserve::<LifeRecord>(process) else {
+        return;
+    };
+    entry.write(LifeRecord {
+        header: header::<LifeRecord>(kind, ids),
+        other,
+        detail,
+        snapshot: snapshot(process, thread),
     });
+    submit(entry, wake);
 }

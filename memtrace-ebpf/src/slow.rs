@@ -47,11 +47,14 @@ pub fn on_slow_path(ctx: ProbeContext) -> u32 {
             return 0;
         }
         (*thread).tell -= 1;
-        emit::send::<RequestRecord>(process, Wake::Whenever, |record| {
-            (&raw mut (*record).header).write(emit::header::<RequestRecord>(record::REQUEST, ids));
-            (*record).libc_base = base;
-            (&raw mut (*record).frame).write(frame);
-        });
+        let Some(mut entry) = emit::reserve::<RequestRecord>(process) else {
+            return 0;
+        };
+        let record = entry.as_mut_ptr();
+        (&raw mut (*record).header).write(emit::header::<RequestRecord>(record::REQUEST, ids));
+        (*record).libc_base = base;
+        (&raw mut (*record).frame).write(frame);
+        emit::submit(entry, Wake::Whenever);
     }
     0
 }

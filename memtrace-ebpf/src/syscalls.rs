@@ -275,7 +275,12 @@ fn send<const WORDS: usize>(made: &Made, wanted: u64) -> bool {
     } else {
         Wake::Whenever
     };
-    emit::send::<SyscallRecord<WORDS>>(made.process, wake, |record| fill(record, made, wanted))
+    let Some(mut entry) = emit::reserve::<SyscallRecord<WORDS>>(made.process) else {
+        return false;
+    };
+    fill(entry.as_mut_ptr(), made, wanted);
+    emit::submit(entry, wake);
+    true
 }
 
 /// `wanted`: bytes of the stack that are of interest.

@@ -46,16 +46,19 @@ pub fn on_malloc_trim_return(ctx: RetProbeContext) -> u32 {
 
 #[inline(always)]
 fn trim(kind: u16, ids: Ids, process: Process, thread: *mut ThreadState, base: u64, pad: u64, result: u64) {
-    emit::send::<TrimRecord>(process, Wake::Whenever, |record| {
-        // SAFETY: `record` is reserved memory of that size and alignment; `thread` is a value of THREAD_STATES.
-        unsafe {
-            (&raw mut (*record).header).write(emit::header::<TrimRecord>(kind, ids));
-            (*record).pad = pad;
-            (*record).result = result;
-            (*record).call = (*thread).frame.call;
-            (*record).resident_pages = rss::exact_pages();
-            (*record).heap = heap::read(process, base, 0);
-            (*record).snapshot = snapshot(process, Some(thread));
-        }
-    });
+    let Some(mut entry) = emit::reserve::<TrimRecord>(process) else {
+        return;
+    };
+    let record = entry.as_mut_ptr();
+    // SAFETY: `record` is reserved memory of that size and alignment; `thread` is a value of THREAD_STATES.
+    unsafe {
+        (&raw mut (*record).header).write(emit::header::<TrimRecord>(kind, ids));
+        (*record).pad = pad;
+        (*record).result = result;
+        (*record).call = (*thread).frame.call;
+        (*record).resident_pages = rss::exact_pages();
+        (*record).heap = heap::read(process, base, 0);
+        (*record).snapshot = snapshot(process, Some(thread));
+    }
+    emit::submit(entry, Wake::Whenever);
 }
