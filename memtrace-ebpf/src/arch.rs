@@ -264,6 +264,24 @@ pub fn masked<const MASK: i32>(value: u64) -> u64 {
     value
 }
 
+/// The lesser of a value and `MOST`, likewise: as two instructions that nothing comes between, to be asked for where the
+/// verifier has to know it.
+#[inline(always)]
+pub fn at_most<const MOST: i32>(value: u64) -> u64 {
+    let mut value = value;
+    // SAFETY: arithmetic on a register, and a jump over one instruction.
+    unsafe {
+        asm!(
+            "if {value} < {most} goto +1",
+            "{value} = {most}",
+            value = inout(reg) value,
+            most = const MOST,
+            options(nomem, nostack)
+        );
+    };
+    value
+}
+
 /// A word of the current process's memory; 0 where it cannot be read. Without a branch, which would be one more way for
 /// the verifier to follow.
 #[inline(always)]

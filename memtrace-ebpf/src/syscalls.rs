@@ -283,6 +283,16 @@ fn send<const WORDS: usize>(made: &Made, wanted: u64) -> bool {
     true
 }
 
+/// So many bytes, or as many as a record has room for.
+#[inline(always)]
+fn room_for<const WORDS: usize>(wanted: u64) -> u64 {
+    match WORDS {
+        STACK_WORDS => arch::at_most::<{ bytes(STACK_WORDS) as i32 }>(wanted),
+        MORE_STACK_WORDS => arch::at_most::<{ bytes(MORE_STACK_WORDS) as i32 }>(wanted),
+        _ => arch::at_most::<{ bytes(MOST_STACK_WORDS) as i32 }>(wanted),
+    }
+}
+
 /// `wanted`: bytes of the stack that are of interest.
 #[inline(always)]
 fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: &Made, wanted: u64) {
@@ -341,8 +351,7 @@ fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: &Made, want
         } else {
             0
         };
-        let room = bytes(WORDS);
-        let bytes = if wanted < room { wanted } else { room };
+        let bytes = room_for::<WORDS>(wanted);
         // On failure the helper fills the buffer with zeros.
         let stack = &raw mut (*record).stack;
         let failed = read_user(stack.cast(), bytes as u32, registers.sp as *const _);
@@ -350,7 +359,7 @@ fn fill<const WORDS: usize>(record: *mut SyscallRecord<WORDS>, made: &Made, want
         if failed != 0 {
             // A caller's large array may lie above, of which no page has been touched yet.
             let on_page = SMALLEST_PAGE - (registers.sp & (SMALLEST_PAGE - 1));
-            let bytes = if on_page < room { on_page } else { room };
+            let bytes = room_for::<WORDS>(on_page);
             let failed = read_user(stack.cast(), bytes as u32, registers.sp as *const _);
             (*record).stack_words = if failed == 0 { bytes as u32 / 8 } else { 0 };
         }
