@@ -17,55 +17,14 @@ use serde_json::Value;
 
 /// Makes system calls and grows its heap, by malloc and by sbrk of its own, until it is told to stop; then it is at rest until
 /// its input ends. At last it tells each step of the break, all of which it makes itself.
-const STORM: &str = r#"
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#define MOST 100000
-static unsigned long from[MOST], to[MOST];
-static int steps;
-static void note(char *before) {
-    char *now = sbrk(0);
-    if (now != before && steps < MOST) {
-        from[steps] = (unsigned long)before;
-        to[steps++] = (unsigned long)now;
-    }
-}
-int main(void) {
-    static char out[1 << 16];
-    setvbuf(stdout, out, _IOFBF, sizeof out);
-    puts("ready");
-    fflush(stdout);
-    struct pollfd in = { 0, POLLIN, 0 };
-    for (unsigned long round = 1; poll(&in, 1, 0) == 0; round++) {
-        for (int i = 0; i < 10000; i++)
-            syscall(SYS_getppid);
-        char *before = sbrk(0);
-        if (round % 5 == 0)
-            sbrk(4096);
-        else
-            *(char *)malloc(30000 + round % 3 * 20000) = 1;
-        note(before);
-    }
-    getchar();
-    puts("rests");
-    fflush(stdout);
-    while (poll(&in, 1, 10) == 0) {
-    }
-    for (int i = 0; i < steps; i++)
-        printf("%lu %lu\n", from[i], to[i]);
-    return 0;
-}
-"#;
+const STORM: &str = include_str!("programs/getppid_storm.c");
 
 /// How long it storms while it is traced.
 const STORMING: Duration = Duration::from_secs(10);
 
 fn start() -> (Talker, Scratch) {
     let scratch = Scratch::new();
-    let program = cc::build("cc", "storm", STORM, &[], &scratch).unwrap_or_else(|problem| panic!("{problem}"));
+    let program = cc::build("cc", "getppid_storm", STORM, &[], &scratch).unwrap_or_else(|problem| panic!("{problem}"));
     let mut talker = Talker::start(&mut Command::new(program));
     assert_eq!(talker.line(), "ready");
     (talker, scratch)
@@ -95,7 +54,7 @@ fn a_storm_of_system_calls_is_watched_in_windows_and_nothing_wrong_is_said_of_it
     let mut said = BufReader::new(child.stderr.take().expect("its standard error"));
     let mut line = String::new();
     said.read_line(&mut line).expect("reading what it says");
-    assert!(line.contains("attached to storm"), "{line}");
+    assert!(line.contains("attached to getppid_storm"), "{line}");
     thread::sleep(STORMING);
     talker.go_on();
     assert_eq!(talker.line(), "rests");
