@@ -2,16 +2,13 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;
-use crate::workspace;
-
-const BEGIN: &str = "<!-- kernels: begin (written by `cargo xtask test-kernels --write-readme`) -->";
-const END: &str = "<!-- kernels: end -->";
+use crate::{readme, workspace};
 
 /// A run of the matrix.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -78,12 +75,8 @@ impl Matrix {
         text
     }
 
-    /// Puts the table between the README's markers.
     pub fn write_readme(&self) -> Result<()> {
-        let file = workspace::root().join("README.md");
-        let old = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        let new = between_markers(&old, &self.markdown(), &file)?;
-        fs::write(&file, new).with_context(|| format!("writing {}", file.display()))
+        readme::put("README.md", "test-kernels", &self.markdown())
     }
 }
 
@@ -160,16 +153,6 @@ fn reasons(cells: &[Cell]) -> Vec<(String, Vec<String>)> {
     found
 }
 
-fn between_markers(text: &str, table: &str, file: &Path) -> Result<String> {
-    let parts = text
-        .split_once(BEGIN)
-        .and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    let Some((before, after)) = parts else {
-        bail!("{} lacks the markers \"{BEGIN}\" and \"{END}\"", file.display());
-    };
-    Ok(format!("{before}{BEGIN}\n{table}{END}{after}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,16 +185,11 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_gets_a_new_table_and_keeps_the_rest() {
-        let file = Path::new("README.md");
-        let old = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        let new = between_markers(&old, &matrix().markdown(), file).expect("the markers are there");
+    fn the_table_says_of_when_it_is() {
+        let table = matrix().markdown();
         assert!(
-            new.starts_with(&format!("before\n{BEGIN}\nLast run of the whole matrix: 2026-01-31.")),
-            "{new}"
+            table.starts_with("Last run of the whole matrix: 2026-01-31."),
+            "{table}"
         );
-        assert!(new.ends_with(&format!("{END}\nafter\n")), "{new}");
-        assert!(!new.contains("old"), "{new}");
-        assert!(between_markers("no markers", "", file).is_err());
     }
 }
