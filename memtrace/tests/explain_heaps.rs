@@ -131,7 +131,7 @@ fn wrong_trim(
     before: &BTreeMap<String, u64>,
     after: &BTreeMap<String, u64>,
 ) -> Option<String> {
-    let returned = before["rss"].saturating_sub(after["rss"]);
+    let returned = before["anonymous"].saturating_sub(after["anonymous"]);
     let (predicted, room) = (look.trim_would_return_bytes.unwrap(), (returned / 20).max(256 << 10));
     (predicted.abs_diff(returned) > room)
         .then(|| format!("{whose}: a trim gave back {returned}, and {predicted} was predicted"))

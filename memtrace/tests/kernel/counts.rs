@@ -27,9 +27,15 @@ fn every_entry_point_is_counted_exactly_over_eight_threads() {
     assert_eq!(totals.allocated_blocks, 8 * (1000 + 500 + 100 + 80) + 8);
     assert_eq!(totals.realloc.null, 800);
     assert_eq!(totals.realloc.zero, 800);
-    // Up to glibc 2.33 the first malloc and the first realloc of all come by twice.
-    let first_calls = if traced.plan.hooks.is_some() { 2 } else { 0 };
-    assert_eq!(totals.second_hits, 1600 + first_calls);
+    // Up to glibc 2.33 the first malloc and the first realloc of all come by twice; so do the first reallocs of threads that
+    // make them at once.
+    let first_calls = if traced.plan.hooks.is_some() { 2..=9 } else { 0..=0 };
+    let first = totals.second_hits.checked_sub(1600);
+    assert!(
+        first.is_some_and(|first| first_calls.contains(&first)),
+        "{}",
+        totals.second_hits
+    );
     assert_eq!(totals.second_hits_memalign, 240);
     // A thread's table is freed when its stack is used again, which may or may not happen.
     let own = 8 * (1000 + 500 + 100 + 80);

@@ -109,6 +109,10 @@ fn threads_come_and_go_and_a_killed_process_ends_with_its_signal() {
         program.child.kill().unwrap();
         let is_exit = |event: &Event| matches!(event.kind, EventKind::ProcessExit { .. });
         events.extend(until(runtime, session, "end of the process", is_exit));
+        // A thread that was joined may still be on its way out when the process has ended, and nobody can wait for a process
+        // before all of its threads are gone.
+        program.child.wait().unwrap();
+        events.extend(session.pending());
         let born: Vec<u32> = events
             .iter()
             .filter_map(|event| match event.kind {

@@ -6,7 +6,7 @@
  * A kind fills the heap ("full"), frees ("freed") and calls malloc_trim(0) ("trimmed"). At each of these points a line
  * of facts is printed, and the program waits for a line. Nothing here uses stdio, which would allocate:
  *
- *   freed rss=BYTES blocks=N usable=BYTES pin=ADDRESS arena=... uordblks=... fordblks=... hblks=... hblkhd=...
+ *   freed anonymous=BYTES blocks=N usable=BYTES pin=ADDRESS arena=... uordblks=... fordblks=... hblks=... hblkhd=...
  *
  * blocks and usable (malloc_usable_size) are what the program itself holds; pin is the block that matters, where there
  * is one; the rest is glibc's own word, mallinfo2 or, before 2.33, mallinfo.
@@ -56,17 +56,18 @@ static void give(void *block) {
     free(block);
 }
 
-static size_t resident(void) {
-    /* Before Linux 6.2 statm lags behind by up to 64 pages for each thread and kind. */
-    char text[4096], *rss;
+static size_t anonymous(void) {
+    /* Pages of files come by themselves, 16 at a fault. Before Linux 6.2 statm lags behind by up to 64 pages for each
+       thread and kind. */
+    char text[4096], *figure;
     int fd = open("/proc/self/smaps_rollup", O_RDONLY);
     ssize_t length = read(fd, text, sizeof text - 1);
     close(fd);
     if (length <= 0) die("smaps_rollup cannot be read\n");
     text[length] = 0;
-    rss = strstr(text, "\nRss:");
-    if (!rss) die("smaps_rollup has no Rss\n");
-    return strtoul(rss + 5, NULL, 10) << 10;
+    figure = strstr(text, "\nAnonymous:");
+    if (!figure) die("smaps_rollup has no Anonymous\n");
+    return strtoul(figure + 11, NULL, 10) << 10;
 }
 
 static struct numbers books(void) {
@@ -83,8 +84,8 @@ static void point(const char *name) {
     char line[512], answer[16];
     struct numbers n = books();
     int length = snprintf(line, sizeof line,
-        "%s rss=%zu blocks=%lu usable=%lu pin=%lu arena=%zu uordblks=%zu fordblks=%zu hblks=%zu hblkhd=%zu\n", name,
-        resident(), blocks, usable, (unsigned long)(uintptr_t)pin, n.arena, n.uordblks, n.fordblks, n.hblks, n.hblkhd);
+        "%s anonymous=%zu blocks=%lu usable=%lu pin=%lu arena=%zu uordblks=%zu fordblks=%zu hblks=%zu hblkhd=%zu\n", name,
+        anonymous(), blocks, usable, (unsigned long)(uintptr_t)pin, n.arena, n.uordblks, n.fordblks, n.hblks, n.hblkhd);
     if (write(1, line, length) != length) _exit(3);
     if (read(0, answer, sizeof answer) < 1) _exit(0);
 }
