@@ -57,14 +57,22 @@ fn a_process_is_looked_at_and_left_alone() {
             continue;
         }
         assert_eq!(depth["works"], true, "{answer:#}");
-        assert!(
-            depth["hits_per_second"].is_f64() && depth["cost_share"].is_f64(),
+        assert!(depth["hits_per_second"].is_f64(), "{depth:#}");
+        // On a busy machine it may not have had the processor in that moment.
+        assert_ne!(
+            depth["cost_share"].is_f64(),
+            depth["cost_unknown"].is_string(),
             "{depth:#}"
         );
     }
-    // Probes on their way out may still be hit.
+    // It reads a file again and again.
+    assert!(
+        depth(&answer, "syscalls")["syscalls_per_second"].as_f64() > Some(0.0),
+        "{answer:#}"
+    );
     let hits = |name| depth(&answer, name)["hits_per_second"].as_f64().unwrap();
-    assert!(hits("syscalls") < hits("calls") / 2.0, "{answer:#}");
+    assert!(hits("calls") > 0.0, "{answer:#}");
+    assert_eq!(depth(&answer, "syscalls")["hits_per_second"], 0.0, "{answer:#}");
     // It goes on as before.
     let text = run(&["doctor", "--pid", &pid]);
     let (code, verdict) = if shows_registers() {

@@ -118,12 +118,16 @@ fn depths(trial: &Trial, patient: &patient::Patient, asked: bool) -> Vec<DepthFo
             works,
             because,
             hits_per_second: rate.flatten().map(|rate| rate.hits_per_second),
+            syscalls_per_second: rate.flatten().map(|rate| rate.syscalls_per_second),
             cost_share: rate.flatten().and_then(|rate| rate.share),
-            cost_unknown: if works && rate.flatten().is_none() {
-                unknown.clone()
-            } else {
-                None
-            },
+            cost_unknown: match rate.flatten() {
+                None => unknown.clone(),
+                Some(trial::Rate { share: None, .. }) => {
+                    Some("the process used no CPU time in the meantime".to_owned())
+                }
+                Some(_) => None,
+            }
+            .filter(|_| works),
         }
     })
     .collect()

@@ -37,7 +37,9 @@ pub struct Rates {
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     pub hits_per_second: f64,
-    /// None where the process used no CPU time meanwhile.
+    /// Of any kind.
+    pub syscalls_per_second: f64,
+    /// What the hits took, and what made system calls longer; None where the process used no CPU time meanwhile.
     pub share: Option<f64>,
 }
 
@@ -89,38 +91,48 @@ pub fn try_out(target: Option<&Target>, plan: Option<&ProbePlan>) -> Trial {
 
 fn rates(session: &mut Session, target: &Target, plan: &ProbePlan, calibration: Option<Calibration>) -> Result<Rates> {
     session
-        .add_at(Depth::Calls, target, Some(plan), false, Begin::Now)
+        .prepare_every_call()
+        .and_then(|_| session.count_syscalls())
+        .context("counting system calls")?;
+    session
+        .add_at(Depth::Syscalls, target, Some(plan), false, Begin::Now)
         .with_context(|| format!("attaching to {} (pid {})", target.name, target.pid))?;
+    let added_ns = session.system_call().map_or(0.0, |call| call.added_ns());
     let look = |session: &mut Session| {
         let mut meter = Meter::new(calibration, session.system_call(), 1.0);
         meter.begin(target.pid);
         let before = session.totals(target.pid).map_or(0, |totals| totals.hits);
+        let syscalls_before = session.counted_syscalls(target.pid);
         let begin = Instant::now();
         thread::sleep(LOOK);
         let mut totals = session.totals(target.pid)?;
         totals.hits = totals.hits.saturating_sub(before);
+        let syscalls = session.counted_syscalls(target.pid).saturating_sub(syscalls_before) as f64;
         // What is dear is so at each depth alike; the calls by entry point are of all the time.
         meter.read(target.pid, &totals, &[], 0);
         let seconds = begin.elapsed().as_secs_f64();
         let cost = meter.cost(target.pid, (0, 0))?;
         drop(session.pending());
+        let taken_ns = cost.trace_ns as f64 + syscalls * added_ns;
         Some(Rate {
             hits_per_second: totals.hits as f64 / seconds,
-            share: (cost.cpu_ns > 0).then(|| cost.trace_ns as f64 / cost.cpu_ns as f64),
+            syscalls_per_second: syscalls / seconds,
+            share: (cost.cpu_ns > 0).then(|| taken_ns / cost.cpu_ns as f64),
         })
     };
-    let calls = look(session);
+    // From the least on: probes that are taken away are still hit for a while.
+    let syscalls = look(session);
     let slow_path = if session.has_slow_path() {
         session.change_depth(Depth::SlowPath, Source::Tracepoints, || ())?;
         look(session)
     } else {
         None
     };
-    session.change_depth(Depth::Syscalls, Source::Tracepoints, || ())?;
+    session.change_depth(Depth::Calls, Source::Tracepoints, || ())?;
     Ok(Rates {
-        calls,
+        calls: look(session),
         slow_path,
-        syscalls: look(session),
+        syscalls,
     })
 }
 

@@ -114,6 +114,9 @@ pub struct DepthFound {
     pub because: Option<String>,
     /// At the process's rate of a short look.
     pub hits_per_second: Option<f64>,
+    /// System calls of any kind.
+    pub syscalls_per_second: Option<f64>,
+    /// What both take of its CPU time.
     pub cost_share: Option<f64>,
     /// Why that is not known.
     pub cost_unknown: Option<String>,

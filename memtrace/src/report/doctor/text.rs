@@ -57,7 +57,11 @@ fn depths(doctor: &Doctor) -> Section {
     };
     let mut columns = vec![("--depth", Align::Left), ("works", Align::Left)];
     if doctor.target.is_some() {
-        columns.extend([("hits a second", Align::Right), ("of its CPU time", Align::Right)]);
+        columns.extend([
+            ("hits a second", Align::Right),
+            ("system calls a second", Align::Right),
+            ("of its CPU time", Align::Right),
+        ]);
     }
     if doctor.depths.iter().any(|depth| !why(depth).is_empty()) {
         columns.push(("why", Align::Left));
@@ -67,11 +71,9 @@ fn depths(doctor: &Doctor) -> Section {
         let mut row = vec![depth.depth.clone(), if depth.works { "yes" } else { "no" }.to_owned()];
         if doctor.target.is_some() {
             let dash = || "-".to_owned();
-            row.push(
-                depth
-                    .hits_per_second
-                    .map_or_else(dash, |hits| count(hits.round() as u64)),
-            );
+            for rate in [depth.hits_per_second, depth.syscalls_per_second] {
+                row.push(rate.map_or_else(dash, |rate| count(rate.round() as u64)));
+            }
             row.push(depth.cost_share.map_or_else(dash, percent));
         }
         row.push(why(depth));
