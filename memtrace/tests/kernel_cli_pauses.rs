@@ -11,6 +11,7 @@ use std::time::Duration;
 use common::run::{finish, memtrace, run};
 use common::schema;
 use memtrace_test_support::child::Talker;
+use memtrace_test_support::kernel::shows_registers;
 use memtrace_test_support::scratch::Scratch;
 use memtrace_test_support::{cc, skip};
 use serde_json::Value;
@@ -112,6 +113,11 @@ fn a_storm_of_system_calls_is_watched_in_windows_and_nothing_wrong_is_said_of_it
     assert!(!seen.is_empty(), "{growth:#}");
     for step in seen.iter().filter(|step| step["kind"] == "brk") {
         let (from, to) = (number(&step["from"]), number(&step["to"]));
+        // Without registers what made a call, and so from where it moved the break, is likely only: malloc and sbrk take turns.
+        if !shows_registers() && step["cause"]["attribution"] == "likely" {
+            assert!(steps.iter().any(|whole| whole.0 < to && to <= whole.1), "{step:#}");
+            continue;
+        }
         // malloc takes two where somebody else has moved the break.
         let whole = steps.iter().find(|whole| whole.0 <= from && to <= whole.1);
         let whole = whole.unwrap_or_else(|| panic!("no step of the program's: {step:#}"));
