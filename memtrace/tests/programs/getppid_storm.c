@@ -33,8 +33,7 @@ int main(void) {
     getchar();
     puts("rests");
     fflush(stdout);
-    while (poll(&in, 1, 10) == 0) {
-    }
+    poll(&in, 1, -1);
     for (int i = 0; i < steps; i++)
         printf("%lu %lu\n", from[i], to[i]);
     return 0;

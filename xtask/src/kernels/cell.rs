@@ -19,6 +19,8 @@ pub struct Cell {
     pub passed: u64,
     pub skipped: Vec<String>,
     pub failed: Vec<String>,
+    /// Depths that work on this kernel, by memtrace's own word.
+    pub depths: String,
     /// What a trace of the lab's brk-steps said of itself on this kernel.
     pub trace: String,
     pub seconds: f64,
@@ -40,6 +42,7 @@ impl Cell {
             passed: 0,
             skipped: Vec::new(),
             failed: Vec::new(),
+            depths: String::new(),
             trace: String::new(),
             seconds: 0.0,
             not_run: Some(why),
@@ -57,6 +60,7 @@ impl Cell {
             ignored,
             skipped,
             broken,
+            doctor,
             report,
             trace_status,
             result,
@@ -81,6 +85,10 @@ impl Cell {
         }
         if result.is_some() && passed == 0 {
             self.failed.push("no test ran".to_owned());
+        }
+        match super::verdict::depths(&doctor) {
+            Ok(depths) => self.depths = depths,
+            Err(error) => self.failed.push(format!("the doctor: {error:#}")),
         }
         match (trace_status, super::verdict::judge(&report)) {
             (Some(0), Ok(said)) => self.trace = said,

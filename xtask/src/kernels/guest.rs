@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! /init   mounts proc, sys, dev, devpts, tracefs, bpf;  runs the tests;  prints; powers off
-//! serial  TESTS name / libtest's lines / EXIT name rc ... SKIP reason ... REPORT {json} ... RESULT rc=N
+//! serial  TESTS name / libtest's lines / EXIT name rc ... SKIP reason ... DOCTOR {json} ... REPORT {json} ... RESULT rc=N
 //! ```
 //!
 //! What tests write to standard error follows behind them, so that it cannot run into libtest's lines.
@@ -40,7 +40,7 @@ pub struct Contents<'a> {
     pub compiled: &'a [Installed],
     /// Files the tests expect where they were built, so that they run here as they do there.
     pub in_place: &'a [PathBuf],
-    /// Run once more for its report: what the trace knows on this kernel.
+    /// Run once more for what its doctor and a report say: what works on this kernel, and what a trace knows.
     pub memtrace: &'a Installed,
     pub lab: &'a Installed,
     /// Environment of the tests.
@@ -110,7 +110,9 @@ fn init_script(contents: &Contents) -> String {
     }
     script += &format!(
         "sed 's/^/SKIP /' $MEMTRACE_SKIPS\n\
-         {} --depth calls --output json -- {} brk-steps > /run/report 2> /run/talk\n\
+         echo \"DOCTOR $({0} doctor --output json 2> /run/talk | tr -d '\\n')\"\n\
+         sed 's/^/TALK /' /run/talk\n\
+         {0} --depth calls --output json -- {1} brk-steps > /run/report 2> /run/talk\n\
          echo \"TRACE $?\"\n\
          sed 's/^/TALK /' /run/talk\n\
          echo REPORT-BEGIN\n\
@@ -137,6 +139,8 @@ pub struct Transcript {
     pub skipped: BTreeSet<String>,
     /// Test programs that ended badly without naming a test, each with its status.
     pub broken: Vec<String>,
+    /// The doctor's JSON document, without a process.
+    pub doctor: String,
     /// The JSON report of brk-steps.
     pub report: String,
     /// memtrace's exit status there.
@@ -176,6 +180,7 @@ impl Transcript {
                 ("SKIP", reason) => {
                     read.skipped.insert(reason.to_owned());
                 }
+                ("DOCTOR", document) => document.clone_into(&mut read.doctor),
                 ("TRACE", status) => read.trace_status = status.parse().ok(),
                 ("RESULT", result) => read.result = result.strip_prefix("rc=").and_then(|rc| rc.parse().ok()),
                 _ => {}
@@ -210,11 +215,12 @@ mod tests {
     fn a_good_run_is_read() {
         let log = "[    0.1] noise\r\nKERNEL 5.10.0\r\nTESTS kernel\r\n\r\nrunning 2 tests\r\ntest a ... ok\r\n\
                    test b ... ok\r\n\r\ntest result: ok. 2 passed; 0 failed\r\nEXIT kernel 0\r\nSKIP b: no cookies\r\n\
-                   TRACE 0\r\nREPORT-BEGIN\r\n{\"a\":\r\n1}\r\nREPORT-END\r\nRESULT rc=0\r\n";
+                   DOCTOR {\"b\": 2}\r\nTRACE 0\r\nREPORT-BEGIN\r\n{\"a\":\r\n1}\r\nREPORT-END\r\nRESULT rc=0\r\n";
         let expected = Transcript {
             kernel: Some("5.10.0".to_owned()),
             passed: 2,
             skipped: BTreeSet::from(["b: no cookies".to_owned()]),
+            doctor: "{\"b\": 2}".to_owned(),
             report: "{\"a\":\n1}\n".to_owned(),
             trace_status: Some(0),
             result: Some(0),

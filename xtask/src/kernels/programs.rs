@@ -16,8 +16,8 @@ use crate::process::say;
 use crate::workspace;
 
 /// Cargo's profiles: what is built often and runs in the guests, and what a release hands out.
-pub const GUEST: &str = "guest";
-pub const RELEASE: &str = "dist";
+const GUEST: &str = "guest";
+const RELEASE: &str = "dist";
 /// Files of memtrace/tests whose names begin so run in the guests: those that need a kernel to probe, and those that look
 /// into heaps whose truth is known. They need nothing but root.
 const PREFIXES: [&str; 2] = ["kernel", "explain_heaps"];
@@ -35,8 +35,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// `program`: the one test program wanted; all of them without.
-    pub fn build(cross: &Cross, oldest: &Userland, profile: &str, program: Option<&str>) -> Result<Self> {
+    /// `only`: the one test program wanted; all of them without. `dist`: with the very files that a release hands out.
+    pub fn build(cross: &Cross, oldest: &Userland, dist: bool, only: Option<&str>) -> Result<Self> {
         let arch = cross.arch;
         ebpf::build(arch)?;
         say(&format!(
@@ -44,11 +44,8 @@ impl Programs {
             arch.debian()
         ));
         let mut tests = cross.cargo(Link::Static);
-        tests.args(["test", "--no-run", "--profile", profile, "--package", "memtrace"]);
-        for name in test_names()?
-            .iter()
-            .filter(|name| program.is_none_or(|one| one == *name))
-        {
+        tests.args(["test", "--no-run", "--profile", GUEST, "--package", "memtrace"]);
+        for name in test_names()?.iter().filter(|name| only.is_none_or(|one| one == *name)) {
             tests.args(["--test", name]);
         }
         let built = artifacts(&mut tests, arch)?;
@@ -57,10 +54,18 @@ impl Programs {
             .filter(|built| built.is_test)
             .map(Built::test_program)
             .collect();
-        let memtrace = only(&built, "memtrace")?;
-        let lab = build_lab(cross, oldest, profile)?;
-        let beside = memtrace.with_file_name("memtrace-lab");
-        let directory = memtrace.parent().context("a program lies in a directory")?;
+        // Where the tests look for it.
+        let at = the_one(&built, "memtrace")?;
+        let beside = at.with_file_name("memtrace-lab");
+        let directory = at.parent().context("a program lies in a directory")?;
+        let Release { memtrace, lab } = if dist {
+            Release::build(arch)?
+        } else {
+            Release {
+                memtrace: at.clone(),
+                lab: build_lab(cross, oldest, GUEST)?,
+            }
+        };
         Ok(Self {
             tests,
             compiled: compiled::build(cross, oldest)?,
@@ -69,10 +74,7 @@ impl Programs {
                 (compiled::VARIABLE.to_owned(), compiled::DIRECTORY.to_owned()),
             ],
             in_place: schemas()?,
-            memtrace: Installed {
-                at: memtrace.clone(),
-                from: memtrace,
-            },
+            memtrace: Installed { at, from: memtrace },
             lab: Installed { at: beside, from: lab },
         })
     }
@@ -94,21 +96,20 @@ fn schemas() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The two programs that a release hands out.
+/// memtrace and its lab, built; by [`Release::build`], as a release hands them out.
 pub struct Release {
     pub memtrace: PathBuf,
     pub lab: PathBuf,
 }
 
 impl Release {
-    /// At the places, and from the flags, of the programs that guests run under [`RELEASE`]: the same files.
     pub fn build(arch: Arch) -> Result<Self> {
         let cross = Cross::find_or_fetch(arch)?;
         ebpf::build(arch)?;
         say(&format!("building the release for {} (static)", arch.debian()));
         let mut cargo = cross.cargo(Link::Static);
         cargo.args(["build", "--profile", RELEASE, "--package", "memtrace"]);
-        let memtrace = only(&artifacts(&mut cargo, arch)?, "memtrace")?;
+        let memtrace = the_one(&artifacts(&mut cargo, arch)?, "memtrace")?;
         let oldest = Userland::find_or_fetch(SUITES[0], arch, &super::archive_of(arch)?)?;
         let lab = build_lab(&cross, &oldest, RELEASE)?;
         Ok(Self { memtrace, lab })
@@ -119,7 +120,7 @@ impl Release {
 fn build_lab(cross: &Cross, oldest: &Userland, profile: &str) -> Result<PathBuf> {
     let mut cargo = cross.cargo(Link::Dynamic(&oldest.root));
     cargo.args(["build", "--profile", profile, "--package", "memtrace-lab"]);
-    only(&artifacts(&mut cargo, cross.arch)?, "memtrace-lab")
+    the_one(&artifacts(&mut cargo, cross.arch)?, "memtrace-lab")
 }
 
 /// Test programs of memtrace/tests that go into the guests.
@@ -201,7 +202,7 @@ fn artifacts(cargo: &mut Command, arch: Arch) -> Result<Vec<Built>> {
     Ok(built)
 }
 
-fn only(built: &[Built], name: &str) -> Result<PathBuf> {
+fn the_one(built: &[Built], name: &str) -> Result<PathBuf> {
     let found = built.iter().find(|built| !built.is_test && built.name == name);
     Ok(found.with_context(|| format!("cargo built no {name}"))?.file.clone())
 }

@@ -13,6 +13,8 @@ use crate::{readme, workspace};
 /// A run of the matrix.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Matrix {
+    /// Of the very files that a release hands out.
+    pub dist: bool,
     pub cells: Vec<Cell>,
 }
 
@@ -59,7 +61,12 @@ impl Matrix {
 
     /// For the README.
     pub fn markdown(&self) -> String {
-        let mut text = format!("Last run of the whole matrix: {}.\n\n", self.date());
+        let files = if self.dist {
+            ", with the files that `cargo xtask dist` hands out"
+        } else {
+            ""
+        };
+        let mut text = format!("Last run of the whole matrix: {}{files}.\n\n", self.date());
         _ = writeln!(text, "| {} |", HEAD.join(" | "));
         _ = writeln!(text, "|{}|", HEAD.map(|_| "---").join("|"));
         for cell in &self.cells {
@@ -80,18 +87,19 @@ impl Matrix {
     }
 }
 
-const HEAD: [&str; 8] = [
+const HEAD: [&str; 9] = [
     "kernel",
     "arch",
     "glibc",
     "passed",
     "skipped",
     "failed",
+    "depths",
     "brk-steps",
     "seconds",
 ];
 
-fn row(cell: &Cell) -> [String; 8] {
+fn row(cell: &Cell) -> [String; 9] {
     let Cell {
         series,
         architecture,
@@ -100,6 +108,7 @@ fn row(cell: &Cell) -> [String; 8] {
         passed,
         skipped,
         failed,
+        depths,
         trace,
         seconds,
         not_run,
@@ -117,6 +126,7 @@ fn row(cell: &Cell) -> [String; 8] {
             dash(),
             dash(),
             dash(),
+            dash(),
         ];
     }
     [
@@ -126,12 +136,13 @@ fn row(cell: &Cell) -> [String; 8] {
         passed.to_string(),
         skipped.len().to_string(),
         failed.len().to_string(),
+        depths.clone(),
         trace.clone(),
         format!("{seconds:.0}"),
     ]
 }
 
-fn columns(rows: &[[String; 8]]) -> [usize; 8] {
+fn columns(rows: &[[String; 9]]) -> [usize; 9] {
     std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
 }
 
@@ -164,6 +175,7 @@ mod tests {
         good.libc = "2.31".to_owned();
         good.passed = 12;
         good.skipped = vec!["no cookies".to_owned()];
+        good.depths = "calls, syscalls".to_owned();
         good.trace = "6/6 steps, likely".to_owned();
         good.seconds = 7.4;
         good.date = "2026-02-01".to_owned();
@@ -172,6 +184,7 @@ mod tests {
         same.date = "2026-01-31".to_owned();
         let gone = Cell::not_run("6.18", "amd64", "no longer there".to_owned());
         Matrix {
+            dist: false,
             cells: vec![good, same, gone],
         }
     }
@@ -186,10 +199,13 @@ mod tests {
 
     #[test]
     fn the_table_says_of_when_it_is() {
-        let table = matrix().markdown();
-        assert!(
-            table.starts_with("Last run of the whole matrix: 2026-01-31."),
-            "{table}"
+        let mut matrix = matrix();
+        let first = |matrix: &Matrix| matrix.markdown().lines().next().map(str::to_owned);
+        assert_eq!(
+            first(&matrix).as_deref(),
+            Some("Last run of the whole matrix: 2026-01-31.")
         );
+        matrix.dist = true;
+        assert!(first(&matrix).is_some_and(|line| line.contains("2026-01-31, with the files that")));
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the report of the lab's brk-steps is right: 10,000 blocks of 64 bytes, all freed, then malloc_trim(0).
+//! What works in a guest, and whether the report of the lab's brk-steps is right: 10,000 blocks of 64 bytes, all freed, then malloc_trim(0).
 //!
 //! Values are checked, not only counts: a BPF object that reads another architecture's registers counts every call and
 //! takes its arguments from the wrong places.
@@ -89,6 +89,24 @@ pub fn judge(report: &str) -> Result<String> {
     ))
 }
 
+/// The depths that work, of a document of memtrace's doctor.
+pub fn depths(doctor: &str) -> Result<String> {
+    let doctor: Value = serde_json::from_str(doctor).context("reading its document")?;
+    let depths = doctor
+        .get("depths")
+        .and_then(Value::as_array)
+        .context("it names no depths")?;
+    let works = depths
+        .iter()
+        .filter(|depth| depth.get("works").and_then(Value::as_bool) == Some(true));
+    let names: Vec<&str> = works.filter_map(|depth| depth.get("depth")?.as_str()).collect();
+    ensure!(
+        names.contains(&"calls") && names.contains(&"syscalls"),
+        "only {names:?} work"
+    );
+    Ok(names.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -110,6 +128,24 @@ mod tests {
     #[test]
     fn a_right_report_passes() {
         assert_eq!(judge(&right().to_string()).expect("it is right"), "6/6 steps, proven");
+    }
+
+    #[test]
+    fn depths_that_work_are_named() {
+        let document = |slow: bool, calls: bool| {
+            json!({"depths": [
+                {"depth": "calls", "works": calls},
+                {"depth": "slow-path", "works": slow},
+                {"depth": "syscalls", "works": true},
+            ]})
+            .to_string()
+        };
+        assert_eq!(depths(&document(false, true)).ok().as_deref(), Some("calls, syscalls"));
+        assert_eq!(
+            depths(&document(true, true)).ok().as_deref(),
+            Some("calls, slow-path, syscalls")
+        );
+        assert!(depths(&document(true, false)).is_err() && depths("").is_err() && depths("{}").is_err());
     }
 
     #[test]
