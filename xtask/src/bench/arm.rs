@@ -24,6 +24,8 @@ pub struct Arm {
 pub enum Kind {
     /// Empty BPF programs at memtrace's places for malloc and free.
     Bare,
+    /// An empty BPF program on one system call tracepoint.
+    BareSyscalls,
     /// With further words on its command line.
     Memtrace(&'static [&'static str]),
     /// A script, in which LIBC stands for the library.
@@ -50,12 +52,18 @@ uprobe:LIBC:free { @f += 1; }
 END { clear(@said); }
 ";
 
-pub const ALL: [Arm; 13] = [
+pub const ALL: [Arm; 14] = [
     Arm {
         name: "bare",
         about: "two uprobes on cheap instructions of malloc and free, an empty BPF program on each",
         needs: None,
         kind: Kind::Bare,
+    },
+    Arm {
+        name: BARE_SYSCALLS,
+        about: "an empty BPF program on one system call tracepoint, brk's entry: what each tracer that uses one costs at least",
+        needs: None,
+        kind: Kind::BareSyscalls,
     },
     Arm {
         name: "syscalls",
@@ -140,6 +148,8 @@ pub const ALL: [Arm; 13] = [
 
 /// The arm of the budget: it is given time to adapt, which rounds do not have.
 pub const AUTO: &str = "auto";
+/// The floor of what is held against no tracer at depth syscalls.
+pub const BARE_SYSCALLS: &str = "bare-syscalls";
 
 impl Arm {
     /// Not one of ours: raced in fewer rounds, since it takes longer to start and its cost is not in question.
@@ -218,7 +228,7 @@ impl Attached {
 
     fn wait_until_ready(&mut self, pid: u32) -> Result<()> {
         match self.kind {
-            Kind::Bare | Kind::Bpftrace(_) => self.output.wait_for("attached"),
+            Kind::Bare | Kind::BareSyscalls | Kind::Bpftrace(_) => self.output.wait_for("attached"),
             Kind::Memtrace(_) => self.errors.wait_for("attached"),
             Kind::Memleak => self.output.wait_for("Attaching to"),
             Kind::Ptrace(_) => return self.wait_until_traced(pid),
@@ -251,7 +261,7 @@ impl Attached {
     /// Ends it as its user would, and takes what it has to say.
     pub fn stop(mut self) -> Result<Said> {
         drop(self.child.stdin.take());
-        if self.kind != Kind::Bare {
+        if !matches!(self.kind, Kind::Bare | Kind::BareSyscalls) {
             process::signal(self.child.id(), "INT")?;
         }
         wait(&mut self.child)?;
@@ -288,6 +298,9 @@ impl Drop for Attached {
     }
 }
 
+/// Below the directory of what was built.
+pub const SYSTEM_CALLS: &str = "examples/system_calls";
+
 fn command(kind: Kind, pid: u32) -> Result<Command> {
     let binaries = workspace::target().join("release");
     let id = pid.to_string();
@@ -295,6 +308,11 @@ fn command(kind: Kind, pid: u32) -> Result<Command> {
         Kind::Bare => {
             let mut command = Command::new(binaries.join("examples/bare_probes"));
             command.args([id.as_str(), "malloc", "free"]);
+            command
+        }
+        Kind::BareSyscalls => {
+            let mut command = Command::new(binaries.join(SYSTEM_CALLS));
+            command.arg("bare");
             command
         }
         Kind::Memtrace(words) => {

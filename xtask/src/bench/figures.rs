@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::arm;
 use super::attach::Attach;
 use super::budget::Budget;
 use super::drain::Drain;
 use super::race::Results;
 use super::stats::{Spread, Verdict};
+use super::system_calls::SystemCalls;
 use super::workload::{Class, Workload};
 
 #[derive(Clone, Debug, Serialize)]
@@ -21,6 +23,19 @@ pub struct Figure {
     pub wanted: String,
     pub measured: String,
     pub verdict: Verdict,
+    /// Why it cannot be reached here, by what was measured.
+    pub because: Option<String>,
+}
+
+impl Figure {
+    /// The verdict, with what explains it.
+    pub fn judged(&self) -> String {
+        let words = self.verdict.words();
+        match &self.because {
+            Some(because) => format!("{words}: {because}"),
+            None => words.to_owned(),
+        }
+    }
 }
 
 /// All that was measured beside the race.
@@ -29,6 +44,7 @@ pub struct Beside {
     pub attach: Vec<Attach>,
     pub drain: Vec<Drain>,
     pub budget: Vec<Budget>,
+    pub system_calls: Vec<SystemCalls>,
 }
 
 pub fn all(results: &Results, beside: &Beside, workloads: &[&Workload]) -> Vec<Figure> {
@@ -68,11 +84,7 @@ pub fn all(results: &Results, beside: &Beside, workloads: &[&Workload]) -> Vec<F
         ),
     ];
     for workload in workloads.iter().filter(|workload| workload.class != Class::SystemCalls) {
-        figures.push(ratio(
-            &format!("syscalls, {}: of no tracer", workload.name),
-            1.01,
-            results.factors(workload.name, "syscalls"),
-        ));
+        figures.push(syscalls(results, beside, workload.name));
     }
     figures.extend(beside.budget.iter().map(budget));
     figures.push(drained(&beside.drain));
@@ -89,7 +101,26 @@ fn ratio(what: &str, bound: f64, values: impl Iterator<Item = f64>) -> Figure {
         wanted: format!("at most {bound:.2} x"),
         measured: spread.map_or_else(|| "-".to_owned(), |spread| shown(&spread)),
         verdict: spread.map_or(Verdict::NotMeasured, |spread| spread.at_most(bound)),
+        because: None,
     }
+}
+
+/// What depth syscalls costs, beside what one empty tracepoint does: where that alone is beyond the bound, nobody keeps it.
+fn syscalls(results: &Results, beside: &Beside, workload: &'static str) -> Figure {
+    const BOUND: f64 = 1.01;
+    let what = format!("syscalls, {workload}: of no tracer");
+    let mut figure = ratio(&what, BOUND, results.factors(workload, "syscalls"));
+    if let Some(floor) = Spread::of(results.factors(workload, arm::BARE_SYSCALLS)) {
+        figure.measured += &format!("; one empty system call tracepoint alone: {}", shown(&floor));
+        let beyond = floor.at_most(BOUND) == Verdict::NotReached;
+        if beyond && matches!(figure.verdict, Verdict::NotReached | Verdict::CannotTell) {
+            figure.because = Some("no tracer that uses a system call tracepoint keeps it here".to_owned());
+        }
+    }
+    if let Some(calls) = beside.system_calls.iter().find(|calls| calls.workload == workload) {
+        figure.measured += &format!("; {}", calls.in_words());
+    }
+    figure
 }
 
 fn shown(spread: &Spread) -> String {
@@ -123,6 +154,7 @@ fn budget(budget: &Budget) -> Figure {
         wanted: "at most 10 %".to_owned(),
         measured: format!("{}{cpu}", percent(&budget.loss)),
         verdict: budget.loss.at_most(LOSS),
+        because: None,
     }
 }
 
@@ -149,6 +181,7 @@ fn drained(drains: &[Drain]) -> Figure {
         wanted: "100 000 a second on half a core, none lost".to_owned(),
         measured: none_is_dash(words.collect::<Vec<_>>().join("; ")),
         verdict: Verdict::all(judged),
+        because: None,
     }
 }
 
@@ -164,6 +197,7 @@ fn attached(attaches: &[Attach]) -> Vec<Figure> {
                 |spread| format!("{:.0} ms ({:.0} to {:.0})", spread.median, spread.from, spread.to),
             ),
             verdict: spread.map_or(Verdict::NotMeasured, |spread| spread.at_most(bound)),
+            because: None,
         }
     };
     let figure =
@@ -212,6 +246,7 @@ fn threads(results: &Results) -> Figure {
             _ => "-".to_owned(),
         },
         verdict: against.map_or(Verdict::NotMeasured, |against| against.at_most(NO_MORE)),
+        because: None,
     }
 }
 
@@ -237,9 +272,65 @@ fn exact(results: &Results) -> Figure {
             (false, 0) => Verdict::Reached,
             _ => Verdict::NotReached,
         },
+        because: None,
     }
 }
 
 fn none_is_dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::race::Sample;
+    use super::*;
+
+    fn turns(arm: &'static str, factors: &[f64]) -> Vec<Sample> {
+        let sample = |(round, &factor): (usize, &f64)| Sample {
+            workload: "redis",
+            arm,
+            round,
+            ns: factor,
+            cpu_ns: Some(factor),
+            base_ns: 1.0,
+            base_cpu_ns: Some(1.0),
+            ready_s: None,
+            seen: None,
+            made: None,
+        };
+        factors.iter().enumerate().map(sample).collect()
+    }
+
+    fn judged(memtrace: &[f64], floor: &[f64]) -> Figure {
+        let results = Results {
+            alternations: [turns("syscalls", memtrace), turns(arm::BARE_SYSCALLS, floor)].concat(),
+            ..Results::default()
+        };
+        syscalls(&results, &Beside::default(), "redis")
+    }
+
+    #[test]
+    fn a_floor_explains_a_verdict_and_never_changes_it() {
+        let beyond = [1.05, 1.06, 1.07];
+        let around = [1.00, 1.02, 1.04];
+        let kept = [0.99, 1.00, 1.00];
+        for (memtrace, floor, verdict, explained) in [
+            (beyond, beyond, Verdict::NotReached, true),
+            (beyond, around, Verdict::NotReached, false),
+            (around, beyond, Verdict::CannotTell, true),
+            (kept, beyond, Verdict::Reached, false),
+        ] {
+            let figure = judged(&memtrace, &floor);
+            assert_eq!(
+                (figure.verdict, figure.because.is_some()),
+                (verdict, explained),
+                "{figure:?}"
+            );
+        }
+        assert!(
+            judged(&beyond, &beyond[..2]).because.is_none(),
+            "two turns tell nothing"
+        );
+        assert!(judged(&beyond, &[]).because.is_none());
+    }
 }

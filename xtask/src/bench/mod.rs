@@ -5,6 +5,7 @@
 //! workload  programs that work in windows of time       arm      the tools, each attached to them or around them
 //! race      rounds of turns  ->  samples                attach   probes coming and going
 //! budget    a minute of memtrace as it comes            drain    a storm of records
+//! system_calls  how much of a workload they are
 //! figures   samples  ->  reached or not                 table    all of it  ->  text, markdown
 //! ```
 
@@ -16,6 +17,7 @@ mod figures;
 mod machine;
 mod race;
 mod stats;
+mod system_calls;
 mod table;
 mod workload;
 
@@ -100,6 +102,8 @@ pub fn build() -> Result<()> {
         "--example",
         "bare_probes",
         "--example",
+        "system_calls",
+        "--example",
         "watch_probes",
         "--example",
         "bpf_objects",
@@ -160,11 +164,15 @@ fn run(options: &Options, workloads: &[&Workload], arms: &[&'static Arm], scratc
     let raced: Vec<&'static Arm> = arms.iter().copied().filter(|arm| arm.name != arm::AUTO).collect();
     let mut results = race::run(&workloads, &raced, &rules, scratch);
     for workload in &workloads {
-        for &arm in &raced {
-            race::alternate(workload, arm, &rules, &mut results);
-        }
+        race::alternate(workload, &raced, &rules, &mut results);
     }
     let mut beside = Beside::default();
+    if arms.iter().any(|arm| arm.name == "syscalls") {
+        say("how much of each workload is system calls");
+        for workload in &workloads {
+            beside.system_calls.push(system_calls::measure(workload)?);
+        }
+    }
     if let Some(calls) = arms.iter().find(|arm| arm.name == "calls") {
         say("the probes' coming and going");
         for _ in 0..5 {
@@ -217,6 +225,7 @@ fn write_json(file: &Path, shown: &Shown) -> Result<()> {
         "attach": shown.beside.attach,
         "drain": shown.beside.drain,
         "budget": shown.beside.budget,
+        "system_calls": shown.beside.system_calls,
         "missing": shown.missing,
     });
     let text = serde_json::to_string_pretty(&document).context("writing the samples as JSON")?;

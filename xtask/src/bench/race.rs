@@ -228,7 +228,7 @@ fn turn(
 /// The arms that are to be next to nothing, and where.
 fn alternated(workload: &Workload, arm: &Arm) -> bool {
     match arm.name {
-        "syscalls" => workload.class != Class::SystemCalls,
+        "syscalls" | arm::BARE_SYSCALLS => workload.class != Class::SystemCalls,
         "slow-path" => workload.name == "pair",
         _ => false,
     }
@@ -238,53 +238,72 @@ fn alternated(workload: &Workload, arm: &Arm) -> bool {
 const SHORT: Duration = Duration::from_millis(40);
 const SHORT_WINDOWS: usize = 5;
 
-/// Off, on, off, on, ...: each time on stands between two times off.
-pub fn alternate(workload: &Workload, arm: &'static Arm, rules: &Rules, results: &mut Results) {
-    if !alternated(workload, arm) || rules.alternations == 0 {
-        return;
-    }
-    say(&format!(
-        "{} on {}: {} alternations",
-        arm.name, workload.name, rules.alternations
-    ));
-    if let Err(error) = alternate_on(workload, arm, rules.alternations, &mut results.alternations) {
-        let why = format!("{error:#}");
-        say(&format!("{} on {}: {why}", arm.name, workload.name));
-        results.failures.push(Failure {
-            workload: workload.name,
-            arm: arm.name,
-            why,
+/// Off, on, off, on, ...: each time on stands between two times off. Arms take turns, so that what is held against each other
+/// was measured side by side.
+pub fn alternate(workload: &Workload, arms: &[&'static Arm], rules: &Rules, results: &mut Results) {
+    let mut arms: Vec<&'static Arm> = arms.iter().copied().filter(|arm| alternated(workload, arm)).collect();
+    let mut running = None;
+    for round in 0..rules.alternations {
+        if round == 0 && !arms.is_empty() {
+            let names: Vec<&str> = arms.iter().map(|arm| arm.name).collect();
+            let (names, count) = (names.join(", "), rules.alternations);
+            say(&format!("{names} on {}: {count} alternations", workload.name));
+        }
+        arms.retain(|&arm| match alternation(workload, &mut running, arm, round) {
+            Ok(sample) => {
+                results.alternations.push(sample);
+                true
+            }
+            Err(error) => {
+                let why = format!("{error:#}");
+                say(&format!("{} on {}: {why}", arm.name, workload.name));
+                results.failures.push(Failure {
+                    workload: workload.name,
+                    arm: arm.name,
+                    why,
+                });
+                // Whatever state it was left in.
+                running = None;
+                false
+            }
         });
     }
 }
 
-fn alternate_on(workload: &Workload, arm: &'static Arm, count: usize, samples: &mut Vec<Sample>) -> Result<()> {
-    let mut process = Running::start(workload, &[])?;
-    process.window(LONG_WARM_UP)?;
-    let mut before = middle(&mut process)?;
-    for round in 0..count {
-        let attached = Attached::to(arm.kind, process.pid())?;
-        let ready_s = attached.took.as_secs_f64();
-        process.window(WARM_UP).context("while it was attached")?;
-        let (ns, cpu_ns) = middle(&mut process).context("while it was attached")?;
-        attached.stop()?;
-        process.window(WARM_UP).context("once it was gone")?;
-        let after = middle(&mut process).context("once it was gone")?;
-        samples.push(Sample {
-            workload: workload.name,
-            arm: arm.name,
-            round,
-            ns,
-            cpu_ns: Some(cpu_ns),
-            base_ns: before.0.midpoint(after.0),
-            base_cpu_ns: Some(before.1.midpoint(after.1)),
-            ready_s: Some(ready_s),
-            seen: None,
-            made: None,
-        });
-        before = after;
-    }
-    Ok(())
+/// A process between two times on, and what it was like in the last time off.
+type Between = (Running, (f64, f64));
+
+fn alternation(workload: &Workload, running: &mut Option<Between>, arm: &'static Arm, round: usize) -> Result<Sample> {
+    let (process, before) = match running {
+        Some(between) => between,
+        None => {
+            let mut process = Running::start(workload, &[])?;
+            process.window(LONG_WARM_UP)?;
+            let before = middle(&mut process)?;
+            running.insert((process, before))
+        }
+    };
+    let attached = Attached::to(arm.kind, process.pid())?;
+    let ready_s = attached.took.as_secs_f64();
+    process.window(WARM_UP).context("while it was attached")?;
+    let (ns, cpu_ns) = middle(process).context("while it was attached")?;
+    attached.stop()?;
+    process.window(WARM_UP).context("once it was gone")?;
+    let after = middle(process).context("once it was gone")?;
+    let sample = Sample {
+        workload: workload.name,
+        arm: arm.name,
+        round,
+        ns,
+        cpu_ns: Some(cpu_ns),
+        base_ns: before.0.midpoint(after.0),
+        base_cpu_ns: Some(before.1.midpoint(after.1)),
+        ready_s: Some(ready_s),
+        seen: None,
+        made: None,
+    };
+    *before = after;
+    Ok(sample)
 }
 
 /// Wall time and processor time for a unit of work.

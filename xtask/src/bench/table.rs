@@ -38,6 +38,12 @@ impl Shown<'_> {
         for arm in self.arms {
             _ = writeln!(text, "  {:14} {}", arm.name, arm.about);
         }
+        if !self.beside.system_calls.is_empty() {
+            _ = writeln!(text, "\nSYSTEM CALLS OF EACH WORKLOAD\n");
+            for calls in &self.beside.system_calls {
+                _ = writeln!(text, "  {:14} {}", calls.workload, calls.with_class());
+            }
+        }
         _ = writeln!(text, "\nFIGURES\n");
         for figure in self.figures {
             _ = writeln!(
@@ -48,6 +54,9 @@ impl Shown<'_> {
                 figure.wanted
             );
             _ = writeln!(text, "  {:12}   {}", "", figure.measured);
+            if let Some(because) = &figure.because {
+                _ = writeln!(text, "  {:12}   {because}", "");
+            }
         }
         for missing in self.missing {
             _ = writeln!(text, "missing: {missing}");
@@ -100,8 +109,16 @@ impl Shown<'_> {
                 figure.what,
                 figure.wanted,
                 figure.measured,
-                figure.verdict.words()
+                figure.judged()
             );
+        }
+        for (i, calls) in self.beside.system_calls.iter().enumerate() {
+            let begin = if i == 0 {
+                "\nSystem calls of each workload:\n\n"
+            } else {
+                ""
+            };
+            _ = writeln!(text, "{begin}- {}: {}", calls.workload, calls.with_class());
         }
         let dead = self.results.failures.iter();
         let dead = dead.map(|failure| format!("{} on {} failed: {}", failure.arm, failure.workload, failure.why));
