@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::arm::{self, Arm};
 use super::figures::{Beside, Figure};
 use super::machine::Machine;
-use super::race::Results;
+use super::race::{Failure, Results};
 use super::stats::Spread;
 use super::workload::Workload;
 
@@ -61,8 +61,8 @@ impl Shown<'_> {
         for missing in self.missing {
             _ = writeln!(text, "missing: {missing}");
         }
-        for failure in &self.results.failures {
-            _ = writeln!(text, "failed: {} on {}: {}", failure.arm, failure.workload, failure.why);
+        for line in failed(&self.results.failures) {
+            _ = writeln!(text, "{line}");
         }
         text
     }
@@ -120,8 +120,7 @@ impl Shown<'_> {
             };
             _ = writeln!(text, "{begin}- {}: {}", calls.workload, calls.with_class());
         }
-        let dead = self.results.failures.iter();
-        let dead = dead.map(|failure| format!("{} on {} failed: {}", failure.arm, failure.workload, failure.why));
+        let dead = failed(&self.results.failures);
         for (i, line) in self.missing.iter().cloned().chain(dead).enumerate() {
             _ = writeln!(text, "{}- {line}", if i == 0 { "\nNot raced:\n\n" } else { "" });
         }
@@ -186,6 +185,24 @@ impl Shown<'_> {
     }
 }
 
+/// What could not be raced: a line for each arm and reason, with all the workloads that it holds for.
+fn failed(failures: &[Failure]) -> Vec<String> {
+    let mut lines: Vec<(&Failure, Vec<&str>)> = Vec::new();
+    for failure in failures {
+        let same = |(first, _): &&mut (&Failure, _)| first.arm == failure.arm && first.why == failure.why;
+        match lines.iter_mut().find(same) {
+            // It may have failed in the rounds and in the alternations.
+            Some((_, workloads)) if workloads.contains(&failure.workload) => {}
+            Some((_, workloads)) => workloads.push(failure.workload),
+            None => lines.push((failure, vec![failure.workload])),
+        }
+    }
+    let line = |(first, workloads): (&Failure, Vec<&str>)| {
+        format!("{} on {} failed: {}", first.arm, workloads.join(", "), first.why)
+    };
+    lines.into_iter().map(line).collect()
+}
+
 fn dash() -> String {
     "-".to_owned()
 }
@@ -220,5 +237,34 @@ fn aligned(text: &mut String, rows: &[Vec<String>]) {
             }
         }
         _ = writeln!(text, "{}", line.trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_told_once() {
+        let failures = [
+            ("pair", "memleak", "no headers"),
+            ("pair", "bare", "no glibc"),
+            ("mix", "memleak", "no headers"),
+            ("mix", "memleak", "no headers"),
+            ("redis", "memleak", "killed"),
+        ];
+        let failures = failures.map(|(workload, arm, why)| Failure {
+            workload,
+            arm,
+            why: why.to_owned(),
+        });
+        assert_eq!(
+            failed(&failures),
+            [
+                "memleak on pair, mix failed: no headers",
+                "bare on pair failed: no glibc",
+                "memleak on redis failed: killed"
+            ]
+        );
     }
 }
