@@ -25,6 +25,21 @@ fn what_was_not_counted_is_not_said() {
     );
 }
 
+/// Where others trace system calls already, what memtrace adds could not be told from nothing.
+#[test]
+fn nothing_added_to_system_calls_is_said_as_that() {
+    for (added, longer) in [(Some(0.4), false), (Some(61.3), true), (None, false)] {
+        let mut report = fixture::brk_steps();
+        report.cost.as_mut().expect("a cost").syscall_ns = added;
+        let text = text::render(&[report], Style::PLAIN);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let text = words.join(" ");
+        assert_eq!(text.contains("ns longer"), longer, "{added:?}: {text}");
+        let others = text.contains("others trace system calls on this machine already");
+        assert_eq!(others, added == Some(0.4), "{added:?}: {text}");
+    }
+}
+
 #[test]
 fn several_processes_have_a_part_each() {
     let reports = [fixture::brk_steps(), fixture::troubled()];

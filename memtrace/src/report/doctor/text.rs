@@ -3,6 +3,7 @@
 use super::{DepthFound, Doctor, State};
 use crate::report::layout::{Align, Page, Section, Table};
 use crate::report::style::Style;
+use crate::report::text::nothing_added;
 use crate::report::units::{count, pages, percent, short};
 
 pub fn render(doctor: &Doctor, style: Style) -> String {
@@ -119,10 +120,12 @@ fn costs(doctor: &Doctor) -> Section {
         )),
     }
     if let Some(ns) = doctor.hit.syscall_ns {
-        section.line(format!(
-            "at every depth each system call of this machine takes about {} ns longer",
-            count(ns.round() as u64)
-        ));
+        section.line(nothing_added(ns).unwrap_or_else(|| {
+            format!(
+                "at every depth each system call of this machine takes about {} ns longer",
+                count(ns.round() as u64)
+            )
+        }));
     }
     section
 }

@@ -68,9 +68,25 @@ fn headline(cost: &CostSection, automatic: bool) -> String {
     line
 }
 
+/// What is less was not told apart from nothing when it was measured; the kernel's slow way into a system call takes several
+/// times as long.
+const MEASURABLE_NS: f64 = 5.0;
+
+/// Why system calls have become no longer, where they have not.
+pub fn nothing_added(each_ns: f64) -> Option<String> {
+    (each_ns < MEASURABLE_NS).then(|| {
+        "system calls took no longer that could be measured: others trace system calls on this machine already, and while they \
+         do, memtrace adds next to nothing"
+            .to_owned()
+    })
+}
+
 /// At most, since not each system call is counted: that would cost more than it is to tell.
 fn system_calls(cost: &CostSection, coverage: &Coverage) -> Option<String> {
     let (each, all) = (cost.syscall_ns?, cost.syscalls_ns?);
+    if let Some(why) = nothing_added(each) {
+        return Some(why);
+    }
     let share = if cost.cpu_ns > 0 {
         all as f64 / cost.cpu_ns as f64
     } else {

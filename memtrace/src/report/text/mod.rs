@@ -25,6 +25,7 @@ use memtrace_analysis::report::Report;
 
 use super::layout::{Page, Section};
 use super::style::Style;
+pub use cost::nothing_added;
 
 /// The whole text, each process with a part of its own.
 pub fn render(reports: &[Report], style: Style) -> String {
