@@ -101,6 +101,9 @@ impl Decoder {
                 self.held.give_up(event.pid, event.tid, events);
                 self.unseen.remove(&(event.pid, event.tid));
             }
+            // It has come to another system call without having entered the slow path; or a handler interrupts it, which may
+            // take any time.
+            EventKind::Syscall(_) if waiting.is_none() => self.held.give_up(event.pid, event.tid, events),
             _ => {}
         }
         match waiting {
