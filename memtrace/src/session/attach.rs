@@ -271,12 +271,7 @@ impl Links {
         places: Vec<Place>,
         follow: bool,
     ) -> Result<()> {
-        let file = (library.device, library.inode);
-        let (scope, file) = if follow {
-            (Scope::All, self.probed_file(file, library, &places)?)
-        } else {
-            (Scope::Process(target.pid), file)
-        };
+        let (scope, file) = self.scope(target, library, &places, follow)?;
         let wanted = |probe: &Attached| probe.file == file && places.contains(&probe.place);
         let (kept, gone): (Vec<Attached>, Vec<Attached>) =
             std::mem::take(&mut self.probes)
@@ -288,6 +283,46 @@ impl Links {
                 });
         self.probes = kept;
         self.close_meanwhile(gone.into_iter().map(|probe| probe.link).collect());
+        self.add(ebpf, target, library, places, (scope, file))
+    }
+
+    /// Those of them that are missing, beside what is there.
+    pub fn add_probes(
+        &mut self,
+        ebpf: &mut Ebpf,
+        target: &Target,
+        library: &MappedLibrary,
+        places: Vec<Place>,
+        follow: bool,
+    ) -> Result<()> {
+        let where_to = self.scope(target, library, &places, follow)?;
+        self.add(ebpf, target, library, places, where_to)
+    }
+
+    /// Whose calls probes are to see, and the file that they are in.
+    fn scope(
+        &mut self,
+        target: &Target,
+        library: &MappedLibrary,
+        places: &[Place],
+        follow: bool,
+    ) -> Result<(Scope, FileId)> {
+        let file = (library.device, library.inode);
+        Ok(if follow {
+            (Scope::All, self.probed_file(file, library, places)?)
+        } else {
+            (Scope::Process(target.pid), file)
+        })
+    }
+
+    fn add(
+        &mut self,
+        ebpf: &mut Ebpf,
+        target: &Target,
+        library: &MappedLibrary,
+        places: Vec<Place>,
+        (scope, file): (Scope, FileId),
+    ) -> Result<()> {
         let begin = Instant::now();
         for place in places {
             let there = |probe: &Attached| probe.scope == scope && probe.file == file && probe.place == place;

@@ -1,17 +1,21 @@
 //! How much of a process is watched, and the way from one depth to another while it runs.
 //!
 //! ```text
-//! deeper      probes that are missing -> the kernel side is told (a new epoch) -> probes that are not wanted go
-//! less deep   the kernel side is told -> probes go
+//! a depth     probes that are missing -> the kernel side is told (a new epoch) -> probes that are not wanted go
 //! a pause     the kernel side is told -> probes and the tracepoints of system calls go
 //! ```
+//!
+//! So probes are there for all of the time at which the kernel side counts on them: it takes a system call before which the
+//! slow path was not entered for one of an arena's set-up, which the next entry tells the request of.
 //!
 //! In between, hits count no call; that there were such hits is counted. System calls are seen from the moment on at which
 //! the kernel side is told, by the tracepoints that it is told of; those are there before, and go after.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use aya::Ebpf;
 use memtrace_analysis::event::{Depth, Entry};
 use memtrace_common::untouched;
 
@@ -20,7 +24,7 @@ use super::attach::{self, Links, Place, Site, Source};
 use super::calibrate::EveryCall;
 use super::state;
 use crate::probe::{CostClass, ProbePlan};
-use crate::target::Target;
+use crate::target::{MappedLibrary, Target};
 
 /// A process with a libc that can be probed, and what that takes.
 pub struct Watched {
@@ -61,6 +65,9 @@ impl Watched {
     }
 }
 
+/// [`Links::set_probes`], or [`Links::add_probes`].
+type SetProbes = fn(&mut Links, &mut Ebpf, &Target, &MappedLibrary, Vec<Place>, bool) -> Result<()>;
+
 /// It has memory, and so has not ended.
 fn is_running(pid: u32) -> bool {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm"));
@@ -90,11 +97,15 @@ impl Session {
         found && !self.watched.is_empty() && self.facts.kernel.frame_check != 0
     }
 
+    /// The process has a libc that can be probed, whether it is at this depth or not.
+    pub fn has_probes_for(&self, pid: u32) -> bool {
+        self.watched.contains_key(&pid)
+    }
+
     /// Watches all processes that have a libc to probe at this depth from now on; the depth must be possible for them.
     /// `told` is called at the moment from which on that counts: no system call is seen between it and a pause, before or
     /// after.
     pub fn change_depth(&mut self, depth: Depth, source: Source, told: impl FnOnce()) -> Result<()> {
-        let pids = self.tables.pids();
         let before = self.source;
         if source != before {
             match source {
@@ -105,15 +116,13 @@ impl Session {
             self.source = source;
             self.pauses = self.pauses.wrapping_add(1);
         }
-        // What is no longer to be counted ends before its probes go, and what is to be counted begins when they are there.
         let mut told = Some(told);
         if before == Source::None {
             told.take().into_iter().for_each(|told| told());
         }
-        if depth != Depth::Calls {
-            self.tell_depth(&pids, depth)?;
-            told.take().into_iter().for_each(|told| told());
-        }
+        self.probe_all(Links::add_probes, depth)?;
+        self.tell_depth(depth)?;
+        told.take().into_iter().for_each(|told| told());
         if source != before {
             match before {
                 Source::Tracepoints => self.links.close_syscalls(),
@@ -121,44 +130,64 @@ impl Session {
                 Source::None => {}
             }
         }
+        self.probe_all(Links::set_probes, depth)
+    }
+
+    fn probe_all(&mut self, set: SetProbes, depth: Depth) -> Result<()> {
         for watched in self.watched.values() {
             let Some(library) = &watched.target.libc else { continue };
             let places = watched.places(depth);
-            let set = self
-                .links
-                .set_probes(&mut self.ebpf, &watched.target, library, places, watched.follow);
+            let set = set(
+                &mut self.links,
+                &mut self.ebpf,
+                &watched.target,
+                library,
+                places,
+                watched.follow,
+            );
             // A process that is ending takes no probe any more; that it has ended is news of its own.
             if set.is_err() && is_running(watched.target.pid) {
                 return set;
             }
         }
-        if depth == Depth::Calls {
-            self.tell_depth(&pids, depth)?;
-            told.take().into_iter().for_each(|told| told());
-        }
         Ok(())
     }
 
-    fn tell_depth(&mut self, pids: &[u32], depth: Depth) -> Result<()> {
-        for &pid in pids {
-            let Some(mut process) = self.tables.get(pid) else {
-                continue;
-            };
-            process.depth = state::depth_number(depth);
-            process.source = state::source_number(self.source);
-            process.pause = self.pauses;
-            process.epoch = process.epoch.wrapping_add(1);
-            process.untouched = untouched::ALL;
-            if let Some(watched) = self.watched.get(&pid)
-                && let Some(library) = &watched.target.libc
-            {
-                process.libc_base = library.base;
+    /// Until there is nobody new: a child that is born meanwhile begins with what its parent was told before.
+    fn tell_depth(&mut self, depth: Depth) -> Result<()> {
+        let mut told = BTreeSet::new();
+        loop {
+            let new: Vec<u32> = self.tables.pids().into_iter().filter(|&pid| told.insert(pid)).collect();
+            if new.is_empty() {
+                return Ok(());
             }
-            self.tables
-                .set(process)
-                .with_context(|| format!("changing what is watched of process {pid}"))?;
+            for pid in new {
+                self.tell_process(pid, depth)?;
+            }
         }
-        Ok(())
+    }
+
+    fn tell_process(&mut self, pid: u32, depth: Depth) -> Result<()> {
+        let Some(mut process) = self.tables.get(pid) else {
+            return Ok(());
+        };
+        process.source = state::source_number(self.source);
+        process.pause = self.pauses;
+        process.epoch = process.epoch.wrapping_add(1);
+        process.untouched = untouched::ALL;
+        // Without a libc that is known there are no allocator calls to climb to. A child that nobody has told of yet has
+        // its parent's.
+        if process.libc.text_end != 0 {
+            process.depth = state::depth_number(depth);
+        }
+        if let Some(watched) = self.watched.get(&pid)
+            && let Some(library) = &watched.target.libc
+        {
+            process.libc_base = library.base;
+        }
+        self.tables
+            .set(process)
+            .with_context(|| format!("changing what is watched of process {pid}"))
     }
 
     pub const fn source(&self) -> Source {
