@@ -86,6 +86,12 @@ fn one(
     let handle = PidFd::open(pid).with_context(|| format!("opening a handle on process {pid}"))?;
     let target = Target::of_pid(pid).map_err(explained)?;
     let (plan, mut limits) = plan(&target)?;
+    // Before the probes are there: a look at a large heap takes a while, and hits that are not counted yet are not charged
+    // to the budget either. What is left of such time are the few milliseconds that it takes to put them in place.
+    let begin = EventKind::Look {
+        moment: LookMoment::Begin,
+        look: look::books(pid),
+    };
     let added = session
         .add_at(
             args.depth_choice().depth(),
@@ -98,11 +104,6 @@ fn one(
     let watching = watching(&added, args);
     let mut capabilities = added.capabilities;
     capabilities.limits.append(&mut limits);
-    // While nothing is counted yet, and before the trace's time begins: a look at a large heap takes a while.
-    let begin = EventKind::Look {
-        moment: LookMoment::Begin,
-        look: look::books(pid),
-    };
     let thresholds = books::thresholds(&target);
     let known = Known {
         target,
