@@ -27,7 +27,10 @@ const SOURCES: [(&str, &[&str]); 2] = [
 /// Built as shared libraries.
 const LIBRARIES: [&str; 1] = ["counter"];
 /// Built once more with each of these options.
-const VARIANTS: [(&str, &[&str]); 1] = [("known", &["-no-pie", "-static", "-static-pie"])];
+const VARIANTS: [(&str, &[&str]); 2] = [
+    ("known", &["-no-pie", "-static", "-static-pie"]),
+    ("getppid_storm", &["-DOWN_MALLOC"]),
+];
 
 pub fn build(cross: &Cross, oldest: &Userland) -> Result<Vec<Installed>> {
     let output = workspace::target().join("kernels/compiled").join(cross.arch.debian());

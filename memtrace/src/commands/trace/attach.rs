@@ -133,8 +133,8 @@ pub fn watching(added: &Added, args: &TraceArgs) -> Watching {
     Watching {
         depth: added.watching,
         followed: added.followed,
-        // Without probes there is nothing to choose.
-        automatic: args.depth_choice() == DepthChoice::Auto && !added.capabilities.probed.is_empty(),
+        // Also without probes: whether system calls are watched all the time is still to be chosen.
+        automatic: args.depth_choice() == DepthChoice::Auto,
     }
 }
 

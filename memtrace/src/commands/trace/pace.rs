@@ -248,8 +248,8 @@ impl Watch<'_, '_> {
             let Some(process) = self.processes.get_mut(pid) else {
                 continue;
             };
-            // Without probes there is nothing to choose but pauses, which are those of all.
-            let depth = if process.watching.automatic {
+            // Without probes there is nothing to choose but pauses.
+            let depth = if self.session.has_probes_for(pid) {
                 depth
             } else {
                 depth.min(Depth::Syscalls)

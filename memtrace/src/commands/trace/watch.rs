@@ -15,7 +15,7 @@ use super::meter::Meter;
 use super::pace::Pace;
 use super::processes::Processes;
 use super::stop::Stop;
-use crate::commands::args::TraceArgs;
+use crate::commands::args::{DepthChoice, TraceArgs};
 use crate::commands::feed::Feed;
 use crate::session::Session;
 
@@ -48,10 +48,7 @@ impl<'a, 'o> Watch<'a, 'o> {
         args: &TraceArgs,
         meter: Meter,
     ) -> Self {
-        let automatic = processes.pids().into_iter().any(|pid| {
-            let process = processes.get(pid);
-            process.is_some_and(|process| process.watching.automatic)
-        });
+        let automatic = args.depth_choice() == DepthChoice::Auto;
         let pace = automatic.then(|| Pace::new(args.overhead_limit(), session.has_slow_path(), meter.sums()));
         Self {
             meter,
