@@ -133,8 +133,12 @@ fn judge(process: *const ProcessState, thread: *const ThreadState, sp: u64) -> (
         return (attribution::FOLLOW, false);
     }
     // SAFETY: as above.
-    let state = if unsafe { (*frame).epoch } == epoch {
+    let (of, slot) = unsafe { ((*frame).epoch, (*frame).slot) };
+    let state = if of == epoch {
         state_of(frame, sp)
+    } else if kernel!(frame_check) == 0 && (watched != depth::CALLS || slot != 0) {
+        // No probe sees the allocator's calls, or this one may have begun when none did; and the stack cannot be looked at.
+        attribution::UNREADABLE
     } else {
         attribution::NONE
     };

@@ -128,6 +128,33 @@ fn a_depth_that_is_asked_for_stays() {
     storm.end();
 }
 
+/// Where nothing tells who moved the break, nobody is named.
+#[test]
+fn without_a_probe_what_malloc_does_is_not_called_the_programs_own() {
+    if !skip::root("without_a_probe_what_malloc_does_is_not_called_the_programs_own") {
+        return;
+    }
+    let lab = binary("memtrace-lab");
+    let lab = lab.to_str().unwrap();
+    let report = json(&run(&[
+        "--depth",
+        "syscalls",
+        "--output",
+        "json",
+        "--",
+        lab,
+        "brk-steps",
+    ]));
+    let steps = report["growth"]["steps"].as_array().unwrap();
+    let unknown = steps.iter().filter(|step| step["cause"]["entry"] == "unknown").count();
+    assert!(steps.len() >= 6, "{:#}", report["growth"]);
+    assert_eq!(unknown, if shows_registers() { 0 } else { steps.len() }, "{steps:#?}");
+    assert!(
+        steps.iter().all(|step| step["cause"]["entry"] != "direct"),
+        "{steps:#?}"
+    );
+}
+
 #[test]
 fn what_is_cheap_is_counted_in_full() {
     if !skip::root("what_is_cheap_is_counted_in_full") {

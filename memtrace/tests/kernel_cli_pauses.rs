@@ -173,8 +173,9 @@ impl Watched {
                 continue;
             }
             let (from, to) = (number(&step["from"]), number(&step["to"]));
-            // Without registers what made a call, and so from where it moved the break, is likely only: malloc and sbrk take turns.
-            if !shows_registers() && step["cause"]["attribution"] == "likely" {
+            // Without registers what made a call, and so from where it moved the break, is likely at most: malloc and sbrk take
+            // turns.
+            if !shows_registers() && step["cause"]["attribution"] != "direct" {
                 assert!(own.iter().any(|whole| whole.0 < to && to <= whole.1), "{step:#}");
                 continue;
             }

@@ -205,8 +205,8 @@ impl Decoder {
             attribution::STALE => Attribution::Stale,
             attribution::UNCHECKED => Attribution::Unchecked,
             // Where the call came from may tell all the same.
-            attribution::UNREADABLE => match self.follow(record, pid, &args, frame.as_ref()?)? {
-                Attribution::Stale => Attribution::Stale,
+            attribution::UNREADABLE => match &frame {
+                Some(frame) if self.follow(record, pid, &args, frame)? == Attribution::Stale => Attribution::Stale,
                 _ => Attribution::Unreadable,
             },
             attribution::IN_SIGNAL_HANDLER => Attribution::InSignalHandler,

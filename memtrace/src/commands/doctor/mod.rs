@@ -53,7 +53,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<Exit> {
     let patient = patient::look(args.pid)?;
     let mut checks = machine::checks();
     checks.extend(patient.checks());
-    let trial = trial::try_out(args.pid.and(patient.target.as_ref()), patient.plan.as_ref());
+    let trial = trial::try_out(patient.target.as_ref(), patient.plan.as_ref());
     checks.extend(trial.checks());
     let held = Capabilities::effective().unwrap_or_default();
     let depths = depths(&trial, &patient, args.pid.is_some());
@@ -70,7 +70,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<Exit> {
         hit: trial.hit(),
         libc: patient.libc(trial.hit_ns()),
         libc_unknown: patient.unknown.clone(),
-        target: args.pid.and_then(|_| patient.described()),
+        target: patient.described(),
         depths,
     };
     let text = match args.output {

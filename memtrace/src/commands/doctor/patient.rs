@@ -1,49 +1,95 @@
-//! The process asked about, or memtrace itself: its allocator, its libc, and where probes would sit in it.
+//! The process asked about, or this machine's libc: its allocator, and where probes would sit in it.
+
+use std::fs;
+use std::io::ErrorKind;
 
 use super::machine::check;
 use crate::commands::exit::explained;
 use crate::probe::{CostClass, ProbePlan};
 use crate::report::doctor::{self, Check, Libc, Probe, State};
-use crate::target::{Target, TargetError};
+use crate::target::Target;
 
 pub struct Patient {
-    asked: bool,
     pub target: Option<Target>,
+    libc: Option<Examined>,
     pub plan: Option<ProbePlan>,
     /// Why there is no plan.
     pub unknown: Option<String>,
 }
 
+/// A libc, whose it is, and who is malloc there.
+struct Examined {
+    of: String,
+    path: String,
+    allocator: String,
+}
+
+/// Where distributions have the libc that programs are linked with: Debian's, Fedora's, Arch's.
+#[cfg(target_arch = "x86_64")]
+const PLACES: [&str; 3] = [
+    "/lib/x86_64-linux-gnu/libc.so.6",
+    "/lib64/libc.so.6",
+    "/usr/lib/libc.so.6",
+];
+#[cfg(target_arch = "aarch64")]
+const PLACES: [&str; 3] = [
+    "/lib/aarch64-linux-gnu/libc.so.6",
+    "/lib64/libc.so.6",
+    "/usr/lib/libc.so.6",
+];
+
 /// An error is one of a process that was asked about.
 pub fn look(pid: Option<u32>) -> anyhow::Result<Patient> {
-    let asked = pid.is_some();
-    let target = match Target::of_pid(pid.unwrap_or_else(std::process::id)) {
-        Ok(target) => target,
-        Err(error) if asked => return Err(explained(error)),
-        Err(error) => return Ok(without(&error)),
-    };
+    let Some(pid) = pid else { return Ok(of_this_machine()) };
+    let target = Target::of_pid(pid).map_err(explained)?;
     let (plan, unknown) = plan(&target);
-    let unknown = unknown.map(|why| {
-        if asked {
-            why
-        } else {
-            format!("{why} (of memtrace itself; --pid PID tells it for a process)")
-        }
+    let libc = target.libc.as_ref().map(|library| Examined {
+        of: format!("{} (pid {})", target.name, target.pid),
+        path: library.shown.clone(),
+        allocator: format!("{:?}", target.allocator.kind).to_lowercase(),
     });
     Ok(Patient {
-        asked,
         target: Some(target),
+        libc,
         plan,
         unknown,
     })
 }
 
-fn without(error: &TargetError) -> Patient {
+/// Not memtrace's own libc: it may have none, being static.
+fn of_this_machine() -> Patient {
+    let (mut libc, mut plan, mut unknown) = (None, None, None);
+    for path in PLACES {
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => {
+                unknown = Some(format!("reading {path}: {error}"));
+                break;
+            }
+        };
+        libc = Some(Examined {
+            of: "this machine".to_owned(),
+            path: path.to_owned(),
+            allocator: "glibc".to_owned(),
+        });
+        match ProbePlan::for_library(&bytes) {
+            Ok(found) => plan = Some(found),
+            Err(error) => unknown = Some(format!("{path} offers no place for probes: {error}")),
+        }
+        break;
+    }
+    if plan.is_none() && unknown.is_none() {
+        unknown = Some(format!(
+            "this machine has no glibc where it usually is ({}); --pid PID tells it for a process",
+            PLACES.join(", ")
+        ));
+    }
     Patient {
-        asked: false,
         target: None,
-        plan: None,
-        unknown: Some(error.to_string()),
+        libc,
+        plan,
+        unknown,
     }
 }
 
@@ -71,7 +117,7 @@ fn plan(target: &Target) -> (Option<ProbePlan>, Option<String>) {
 impl Patient {
     pub fn checks(&self) -> Vec<Check> {
         let mut checks = Vec::new();
-        if let Some(target) = self.target.as_ref().filter(|_| self.asked) {
+        if let Some(target) = &self.target {
             let mode = match target.seccomp {
                 0 => "off",
                 1 => "strict",
@@ -112,7 +158,7 @@ impl Patient {
     }
 
     pub fn libc(&self, hit_ns: Option<f64>) -> Option<Libc> {
-        let (target, plan) = (self.target.as_ref()?, self.plan.as_ref()?);
+        let (Examined { of, path, allocator }, plan) = (self.libc.as_ref()?, self.plan.as_ref()?);
         let probe = |function: &str, offset: u64, instruction: &str, cost: CostClass| Probe {
             function: function.to_owned(),
             offset,
@@ -129,13 +175,9 @@ impl Patient {
             probes.push(probe("_int_malloc", slow.offset, &slow.instruction, slow.cost));
         }
         Some(Libc {
-            of: if self.asked {
-                format!("{} (pid {})", target.name, target.pid)
-            } else {
-                "memtrace itself".to_owned()
-            },
-            path: target.libc.as_ref()?.shown.clone(),
-            allocator: format!("{:?}", target.allocator.kind).to_lowercase(),
+            of: of.clone(),
+            path: path.clone(),
+            allocator: allocator.clone(),
             version: plan.version.clone(),
             build_id: plan.build_id.clone(),
             probes,

@@ -76,7 +76,7 @@ pub struct Hit {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Libc {
-    /// Whose: the process asked about, or memtrace itself.
+    /// Whose: the process asked about, or this machine.
     pub of: String,
     pub path: String,
     pub allocator: String,

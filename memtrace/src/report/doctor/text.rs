@@ -153,7 +153,7 @@ fn libc(doctor: &Doctor) -> Section {
         return section;
     };
     section.line(format!(
-        "{} maps {}: {} {}{}",
+        "{}: {}, {} {}{}",
         libc.of,
         libc.path,
         libc.allocator,
