@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #define MOST 100000
-#define ROUNDS_OF_A_CHILD 60
-#define ROUNDS_BETWEEN 100
+#define ROUNDS_OF_A_CHILD 20
+#define ROUNDS_BETWEEN 20
 static unsigned long from[MOST], to[MOST];
 static int steps;
 static struct pollfd in = { 0, POLLIN, 0 };
