@@ -120,10 +120,11 @@ pub fn attribute(process: *const ProcessState, thread: *mut ThreadState, sp: u64
 #[inline(always)]
 fn judge(process: *const ProcessState, thread: *const ThreadState, sp: u64) -> (u8, bool) {
     // SAFETY: values of STATES and THREAD_STATES.
-    let (watched, epoch, frame, interrupted, handlers) = unsafe {
+    let (watched, epoch, pause, frame, interrupted, handlers) = unsafe {
         (
             (*process).depth,
             (*process).epoch,
+            (*process).pause,
             &raw const (*thread).frame,
             (*thread).interrupted.slot,
             (*thread).handlers,
@@ -136,7 +137,7 @@ fn judge(process: *const ProcessState, thread: *const ThreadState, sp: u64) -> (
     let (of, slot) = unsafe { ((*frame).epoch, (*frame).slot) };
     let state = if of == epoch {
         state_of(frame, sp)
-    } else if kernel!(frame_check) == 0 && (watched != depth::CALLS || slot != 0) {
+    } else if kernel!(frame_check) == 0 && (watched != depth::CALLS || slot != 0 || pause != 0) {
         // No probe sees the allocator's calls, or this one may have begun when none did; and the stack cannot be looked at.
         attribution::UNREADABLE
     } else {

@@ -374,3 +374,43 @@ fn wait_until_opening(child: &std::process::Child) {
         std::thread::yield_now();
     }
 }
+
+/// A directory with what memtrace and a program need, which is no mount of its own, and where nobody has mounted tracefs.
+#[test]
+fn it_traces_from_inside_a_chroot() {
+    if !skip::root("it_traces_from_inside_a_chroot") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let root = scratch.file("root");
+    for directory in ["proc", "sys", "tmp"] {
+        std::fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    for (name, from) in [("memtrace", env!("CARGO_BIN_EXE_memtrace")), ("lab", &lab())] {
+        // By another process: a file that this one has open for writing while another test forks cannot be executed.
+        let copied = Command::new("cp").arg(from).arg(root.join(name)).status();
+        assert!(copied.unwrap().success());
+    }
+    // What is mounted goes with the namespace.
+    let script = "set -e; cd \"$1\"
+        for directory in usr lib lib64; do
+            if [ -d /$directory ]; then mkdir -p $directory; mount --bind /$directory $directory; fi
+        done
+        mount -t proc proc proc; mount -t sysfs sysfs sys
+        exec chroot . /memtrace --output json -- /lab brk-steps";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&root);
+    let ran = finish(
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    assert_eq!(ran.code, Some(0), "{ran:#?}");
+    let report: Value = serde_json::from_str(&ran.stdout).expect("a document");
+    let growth = &report["growth"];
+    assert!(growth["brk_steps_total"].as_u64() >= Some(6), "{growth:#}");
+    assert_eq!(growth["brk_steps_matching"], growth["brk_steps_total"], "{growth:#}");
+}

@@ -343,6 +343,14 @@ struct Reader<'a, M: ?Sized> {
     candidates: Vec<u64>,
 }
 
+/// From the first to the last byte that the process can write to: how high that is differs by architecture and kernel.
+fn extent(mappings: &[Mapping]) -> (u64, u64) {
+    let writable = || mappings.iter().filter(|mapping| mapping.writable);
+    let start = writable().map(|mapping| mapping.start).min();
+    let end = writable().map(|mapping| mapping.end).max();
+    (start.unwrap_or(0), end.unwrap_or(0))
+}
+
 impl<M: ReadMemory + ?Sized> Reader<'_, M> {
     fn arena(&mut self, heap: &mut Heap, books: ArenaBooks, taken: &[(u64, u64)]) -> Arena {
         let unused = books.is_unused(self.anatomy);
@@ -357,7 +365,7 @@ impl<M: ReadMemory + ?Sized> Reader<'_, M> {
             // Fastbins of the main arena may lead to any of its pieces.
             let bounds = match range {
                 Some(range) if !books.noncontiguous && on_break(books.top) => range,
-                _ => (4096, 1 << 47),
+                _ => extent(self.mappings),
             };
             clues.enter(&books, bounds);
             if let Some((start, end)) = range.filter(|_| !unused) {

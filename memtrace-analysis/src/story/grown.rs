@@ -19,8 +19,20 @@ use crate::stream::News;
 /// Segments whose arena is remembered.
 const MAX_SEGMENTS: usize = 16_384;
 
+const UNSEEN_BEGIN: &str = "system calls were not watched just before it: where it began is malloc's word, which knows of no sbrk of \
+                           the program's own";
+
 impl Story {
-    pub(super) fn grown(&mut self, time_ns: u64, tid: u32, syscall: &Syscall, whose: Owner, growth: &Growth) {
+    /// `begin_seen`: where the break was before this is known from an earlier system call, not from malloc's books alone.
+    pub(super) fn grown(
+        &mut self,
+        time_ns: u64,
+        tid: u32,
+        syscall: &Syscall,
+        whose: Owner,
+        growth: &Growth,
+        begin_seen: bool,
+    ) {
         let arena = self.arena_of(growth, syscall.heap.as_ref());
         let (frame, cause) = self.cause(syscall, whose);
         let batch = match frame {
@@ -58,6 +70,10 @@ impl Story {
             let served = prediction.chunk.or(chunk::asked_of_arena(frame, self.page_size()));
             step.predicted_bytes = prediction.bytes;
             step.reason = prediction.reason;
+            let differs = step.predicted_bytes.is_some_and(|predicted| predicted != step.bytes);
+            if differs && !begin_seen && step.reason.is_none() {
+                step.reason = Some(UNSEEN_BEGIN.to_string());
+            }
             if let Some(chunk) = served.filter(|_| growth.kind != StepKind::Mremap) {
                 let own_mapping = growth.kind == StepKind::Mmap;
                 let in_force = thresholds(syscall).map(|read| read.mmap_threshold);

@@ -42,12 +42,13 @@ impl Story {
             request_known: !matches!(whose, Owner::Call { certainty, .. } if !certainty.knows_request()),
         };
         let meaning = meaning::read(syscall, whose, &around);
+        let begin_seen = syscall.kind != SyscallKind::Brk || self.regions.break_end().is_some();
         if syscall.kind == SyscallKind::Brk {
             self.regions.set_break(syscall.result.cast_unsigned());
             self.break_begin = self.break_begin.or(self.regions.break_end());
         }
         match meaning {
-            Meaning::Growth(growth) => self.grown(time_ns, tid, syscall, whose, &growth),
+            Meaning::Growth(growth) => self.grown(time_ns, tid, syscall, whose, &growth, begin_seen),
             Meaning::Return(returned) => self.gave_back(time_ns, tid, syscall, whose, &returned),
             Meaning::Refused => {
                 if let Some(frame) = frame {

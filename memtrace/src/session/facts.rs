@@ -43,7 +43,7 @@ pub fn find() -> Found {
         kernel.frame_check = 1;
     } else {
         limits.push(String::from(
-            "this kernel does not show a task's registers at a system call (before 5.15): which allocator call made it is likely, not proven",
+            "this kernel does not show a task's registers at a system call (before 5.15): which allocator call made it is likely, not proven, and not known while no probe sees those calls",
         ));
     }
 

@@ -55,7 +55,6 @@ use unwind::Unwinder;
 pub use attach::Source;
 pub use calibrate::{Calibration, EveryCall, SystemCall};
 pub use memory::bound as memory_bound;
-pub use multi::are_there as has_probe_links;
 pub use object::has_kernel_side;
 pub use requirements::{check as check_requirements, release as check_release};
 pub use returns::are_safe as return_probes_are_safe;

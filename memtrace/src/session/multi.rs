@@ -27,7 +27,7 @@ const OLDEST: Release = Release {
 };
 
 /// This kernel has such links, by its release.
-pub fn are_there() -> bool {
+fn are_there() -> bool {
     release().is_some_and(|release| release >= OLDEST)
 }
 

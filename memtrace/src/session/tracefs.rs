@@ -29,8 +29,20 @@ pub fn mount_if_missing() -> Result<bool> {
 fn mount_privately() -> Result<()> {
     // SAFETY: changes nothing but this thread's mount namespace.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) }).context("making a mount namespace")?;
-    // Else a shared mount would hand the new one on to where it came from.
-    mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE).context("making all mounts private")?;
+    // Else a shared mount would hand the new one on to where it came from. What was changed into by chroot(2) need not be a
+    // mount itself: then the nearest one around the place is.
+    let private = |at: &CStr| mount(None, at, None, libc::MS_REC | libc::MS_PRIVATE);
+    let is_no_mount = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    [c"/", c"/sys/kernel/tracing", c"/sys/kernel", c"/sys"]
+        .into_iter()
+        .map(private)
+        .find(|result| !result.as_ref().is_err_and(is_no_mount))
+        .unwrap_or_else(|| {
+            Err(io::Error::other(
+                "neither / nor /sys nor anything below it is a mount here",
+            ))
+        })
+        .context("making mounts private")?;
     mount(Some(c"tracefs"), c"/sys/kernel/tracing", Some(c"tracefs"), 0).context("mounting on /sys/kernel/tracing")
 }
 

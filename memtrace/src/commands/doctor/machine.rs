@@ -8,9 +8,7 @@ use crate::report::doctor::{Check, State};
 use crate::session;
 
 pub fn checks() -> Vec<Check> {
-    let mut checks = vec![kernel(), btf(), tracefs(), lockdown()];
-    checks.push(links());
-    checks.push(return_probes());
+    let mut checks = vec![kernel(), btf(), tracefs(), lockdown(), return_probes()];
     checks.extend(capabilities());
     checks
 }
@@ -88,19 +86,6 @@ fn lockdown() -> Check {
         ),
         Some(mode) => check("lockdown", State::Ok, mode, None),
         None => check("lockdown", State::Ok, "none that can be seen", None),
-    }
-}
-
-fn links() -> Check {
-    if session::has_probe_links() {
-        check("probe links", State::Ok, "probes are taken away side by side", None)
-    } else {
-        check(
-            "probe links",
-            State::Less,
-            "before Linux 6.11 probes are taken away one after the other, about 0.1 s each",
-            None,
-        )
     }
 }
 

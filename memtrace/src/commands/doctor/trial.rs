@@ -20,6 +20,7 @@ pub struct Trial {
     /// Why the kernel side does not load.
     failure: Option<String>,
     registers: bool,
+    side_by_side: bool,
     calibration: Result<Calibration, String>,
     syscall_ns: Option<f64>,
     pub rates: Option<Rates>,
@@ -48,6 +49,7 @@ pub fn try_out(target: Option<&Target>, plan: Option<&ProbePlan>) -> Trial {
     let mut trial = Trial {
         failure: None,
         registers: false,
+        side_by_side: false,
         calibration: Err("the kernel side cannot be loaded".to_owned()),
         syscall_ns: None,
         rates: None,
@@ -75,6 +77,7 @@ pub fn try_out(target: Option<&Target>, plan: Option<&ProbePlan>) -> Trial {
     };
     let inside = runtime.enter();
     trial.registers = session.capabilities().frame_check;
+    trial.side_by_side = session.detaches_together();
     trial.syscall_ns = session.system_call().map(|call| call.added_ns());
     trial.calibration = session.calibrate().map_err(|error| format!("{error:#}"));
     if let (Some(target), Some(plan)) = (target, plan) {
@@ -152,12 +155,22 @@ impl Trial {
             check(
                 "registers",
                 State::Less,
-                "not shown at system calls (before Linux 5.15): which allocator call made one is likely, not proven",
+                "not shown at system calls (before Linux 5.15): which allocator call made one is likely, not proven, and not known at depth syscalls",
+                None,
+            )
+        };
+        let links = if self.side_by_side {
+            check("probe links", State::Ok, "probes are taken away side by side", None)
+        } else {
+            check(
+                "probe links",
+                State::Less,
+                "probes are taken away one after the other, about 0.1 s each (before Linux 6.11)",
                 None,
             )
         };
         let kernel_side = check("kernel side", State::Ok, "loads, and the kernel has verified it", None);
-        vec![registers, kernel_side]
+        vec![registers, links, kernel_side]
     }
 
     pub fn obstacle(&self) -> Option<String> {

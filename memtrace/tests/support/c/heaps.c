@@ -241,8 +241,11 @@ static void blocked_break(void) {
     if (mmap(end + (64 << 10), 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
         die("no mapping above the heap\n");
     for (int i = 0; i < 30000; i++) kept[i] = take(500);
+    /* More than a thread cache holds: the rest goes to a fastbin, whose links lead through the pieces. */
+    for (int i = 30000; i < 30100; i++) kept[i] = take(40);
     point("full");
     for (int i = 0; i < 30000; i++) if (i % 4) give(kept[i]);
+    for (int i = 30000; i < 30100; i += 2) give(kept[i]);
 }
 
 /* Every block a mapping of its own, also glibc's. */
