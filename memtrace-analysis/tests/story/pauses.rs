@@ -2,9 +2,10 @@
 
 use memtrace_analysis::Analyzer;
 use memtrace_analysis::event::{
-    Attribution, Depth, Event, EventKind, Sample, Snapshot, Syscall, SyscallKind, Watching,
+    Attribution, Depth, Entry, Event, EventKind, Sample, Snapshot, Syscall, SyscallKind, Watching,
 };
 use memtrace_analysis::report::Report;
+use memtrace_analysis::sim::{Program, Settings};
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -97,4 +98,44 @@ fn without_a_pause_the_break_is_known() {
     ]);
     assert_eq!(steps(&seen), [(0x5000, 0x6000), (0x6000, 0xa000)]);
     assert!((seen.coverage.syscalls_fraction - 1.0).abs() < f64::EPSILON);
+}
+
+/// The program's own sbrk in a pause: the next step of malloc's is too long by it.
+#[test]
+fn a_step_that_an_unseen_sbrk_is_in_says_why_it_is_not_as_predicted() {
+    let of = |paused: bool| {
+        let mut program = Program::new(Settings::default());
+        let tid = 4242;
+        program.allocate(tid, Entry::Malloc, 1000, 0);
+        program.sbrk(4096);
+        program.allocate(tid, Entry::Malloc, 100_000, 0);
+        program.allocate(tid, Entry::Malloc, 100_000, 0);
+        let (events, _) = program.end();
+        let mut analyzer = Analyzer::new();
+        for event in events {
+            let own_sbrk = matches!(&event.kind, EventKind::Syscall(call) if call.attribution == Attribution::None);
+            let around = |kind| Event { kind, ..event.clone() };
+            if own_sbrk && paused {
+                analyzer.push(around(watching(Depth::Nothing)));
+                analyzer.push(around(watching(Depth::Calls)));
+            } else {
+                analyzer.push(event);
+            }
+        }
+        analyzer.report()
+    };
+    let differing = |report: &Report| {
+        let steps = report.growth.steps.iter();
+        let differing = steps.filter(|step| step.predicted_bytes.is_some_and(|predicted| predicted != step.bytes));
+        differing.map(|step| step.reason.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(differing(&of(false)), []);
+    let reasons = differing(&of(true));
+    assert_eq!(reasons.len(), 1, "{reasons:?}");
+    assert!(
+        reasons[0]
+            .as_ref()
+            .is_some_and(|reason| reason.contains("not watched just before")),
+        "{reasons:?}"
+    );
 }
