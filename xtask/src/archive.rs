@@ -3,6 +3,7 @@
 //! The system's own lists, packages and configuration stay as they are: apt runs with sources, lists and cache of its
 //! own below target/, and `dpkg -x` only unpacks.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -135,7 +136,7 @@ impl Archive {
             .current_dir(&inbox)
             .args(["--quiet", "--quiet", "download"])
             .args(packages);
-        process::capture(&mut command, &format!("downloading {}", packages.join(", ")))?;
+        process::capture(&mut command, &format!("downloading {}", packages.join(", "))).context(NotThere)?;
         debs(&inbox)
     }
 
@@ -150,6 +151,16 @@ impl Archive {
         command.arg("install").args(packages);
         process::capture(&mut command, &format!("downloading {}", packages.join(", ")))?;
         debs(&self.directory.join("cache/archives"))
+    }
+}
+
+/// The archive does not have a package, or does not hand it out: found in the chain of an error that is about nothing else.
+#[derive(Debug)]
+pub struct NotThere;
+
+impl fmt::Display for NotThere {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("the archive does not hand it out")
     }
 }
 
@@ -218,6 +229,17 @@ mod tests {
         assert!(
             source_line("http://m/debian", "bullseye-security")
                 .ends_with("] http://m/debian-security bullseye-security main\n")
+        );
+    }
+
+    #[test]
+    fn what_the_archive_lacks_is_told_from_other_failures() {
+        let gone = anyhow::anyhow!("404").context(NotThere).context("getting a kernel");
+        assert!(gone.is::<NotThere>());
+        assert!(
+            !anyhow::anyhow!("no space left")
+                .context("getting a kernel")
+                .is::<NotThere>()
         );
     }
 }

@@ -1,6 +1,7 @@
 //! glibc's books at the moment of a system call, held against its own rules.
 
 use memtrace_analysis::event::{Attribution, Entry, EventKind, Syscall, SyscallKind};
+use memtrace_test_support::kernel::shows_registers;
 
 use crate::support::{Program, Traced, can_trace, page, trace};
 
@@ -129,7 +130,8 @@ fn a_thread_arena_grows_in_the_books_of_its_own() {
 
 /// Proven, where the kernel shows what it takes.
 fn expected_attribution(traced: &Traced) -> Attribution {
-    if traced.capabilities.frame_check {
+    assert_eq!(traced.capabilities.frame_check, shows_registers());
+    if shows_registers() {
         Attribution::Proven
     } else {
         Attribution::Unchecked

@@ -90,7 +90,10 @@ impl Cell {
             Ok(depths) => self.depths = depths,
             Err(error) => self.failed.push(format!("the doctor: {error:#}")),
         }
-        match (trace_status, super::verdict::judge(&report)) {
+        match (
+            trace_status,
+            super::verdict::judge(&report, shows_registers(&self.kernel)),
+        ) {
             (Some(0), Ok(said)) => self.trace = said,
             (Some(0), Err(error)) => self.failed.push(format!("the report of brk-steps: {error:#}")),
             (Some(status), _) => self
@@ -102,5 +105,25 @@ impl Cell {
 
     pub fn is_good(&self) -> bool {
         self.failed.is_empty()
+    }
+}
+
+/// The kernel shows a task's registers at a system call.
+fn shows_registers(release: &str) -> bool {
+    super::image::numbers(release) >= vec![5, 15]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shows_registers;
+
+    #[test]
+    fn registers_are_shown_from_5_15_on() {
+        assert!(!shows_registers("5.10.0-46-cloud-amd64") && !shows_registers("5.14.21"));
+        assert!(
+            shows_registers("5.15.0-1")
+                && shows_registers("6.1.0-57-cloud-amd64")
+                && shows_registers("7.3.4+deb13-arm64-16k")
+        );
     }
 }

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
-use crate::archive::{self, Archive};
+use crate::archive::{self, Archive, NotThere};
 use crate::ebpf::Arch;
 use crate::process::say;
 use crate::workspace;
@@ -91,7 +91,8 @@ pub fn find_or_fetch(series: Series, arch: Arch, archive: &Archive) -> Result<Im
     let names = [archive.names("linux-image-")?, archive.names("linux-binary-")?].concat();
     let releases = releases(&names, series, arch);
     if releases.is_empty() {
-        bail!("no suite of the mirror has a kernel {series} for {}", arch.debian());
+        let gone = format!("no suite of the mirror has a kernel {series} for {}", arch.debian());
+        return Err(anyhow!(NotThere).context(gone));
     }
     let mut why_not = Vec::new();
     for (package, release) in releases.iter().take(TRIES) {
@@ -106,14 +107,16 @@ pub fn find_or_fetch(series: Series, arch: Arch, archive: &Archive) -> Result<Im
                     path: directory.join("vmlinuz"),
                 });
             }
-            Err(error) => why_not.push(format!("{error:#}")),
+            Err(error) if error.is::<NotThere>() => why_not.push(format!("{error:#}")),
+            Err(error) => return Err(error),
         }
     }
-    bail!(
+    let gone = format!(
         "no kernel {series} for {} can be downloaded: {}",
         arch.debian(),
         why_not.join("; ")
-    )
+    );
+    Err(anyhow!(NotThere).context(gone))
 }
 
 fn fetch(package: &str, release: &str, archive: &Archive, into: &Path) -> Result<()> {
@@ -176,7 +179,7 @@ fn releases(names: &[String], series: Series, arch: Arch) -> Vec<(String, String
 }
 
 /// The numbers in a version, in their order.
-fn numbers(version: &str) -> Vec<u32> {
+pub fn numbers(version: &str) -> Vec<u32> {
     version
         .split(|c: char| !c.is_ascii_digit())
         .filter_map(|word| word.parse().ok())

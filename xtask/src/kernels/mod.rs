@@ -29,7 +29,7 @@ use self::programs::Programs;
 use self::qemu::{Boot, Qemu};
 use self::table::Matrix;
 use self::userland::Userland;
-use crate::archive::{self, Archive, Installed};
+use crate::archive::{self, Archive, Installed, NotThere};
 use crate::cross::Cross;
 use crate::ebpf::Arch;
 use crate::process::say;
@@ -88,7 +88,7 @@ pub struct Options {
     /// Guests at a time; as many as there are processors by default, four at most
     #[arg(long)]
     jobs: Option<NonZeroUsize>,
-    /// Put the table into the README (the whole matrix only)
+    /// Put the table into the README (the whole matrix only, and only if it is good)
     #[arg(long, conflicts_with_all = ["arch", "series", "small", "filter", "libc"])]
     write_readme: bool,
     /// Kernel series such as 5.10, or `newest`; all by default
@@ -116,11 +116,29 @@ pub fn test_kernels(options: &Options) -> Result<()> {
         qemu: &qemu,
         filters: &filters,
         resume: options.resume,
+        skips_whatever_is_missing: false,
         jobs: options.jobs.unwrap_or_else(jobs),
     };
     let matrix = run(&plans, &how, options.dist, only)?;
     print!("{}", matrix.text());
-    if options.write_readme {
+    let is_whole = !options.small && options.filter.is_none() && options.arch.is_none() && options.series.is_empty();
+    if is_whole {
+        matrix.save()?;
+    }
+    for arch in architectures(&plans) {
+        if !matrix.ran(arch) {
+            bail!(
+                "no kernel could be had for {}, so nothing was tested there",
+                arch.debian()
+            );
+        }
+    }
+    if let Some(cell) = matrix.cells.iter().find(|cell| cell.not_run.is_some())
+        && !options.series.is_empty()
+    {
+        bail!("a kernel that was asked for could not be had: {}", summary(cell));
+    }
+    if options.write_readme && matrix.is_good() {
         matrix.write_readme()?;
     }
     if !matrix.is_good() {
@@ -183,7 +201,20 @@ struct How<'a> {
     filters: &'a [&'a str],
     /// Take over good cells of the same inputs.
     resume: bool,
+    /// Also where it is not the archive that no longer has it: a compiler, a keyring, a network.
+    skips_whatever_is_missing: bool,
     jobs: NonZeroUsize,
+}
+
+impl How<'_> {
+    /// A reason to skip in place of an error that is one: the archive no longer has what is wanted.
+    fn or_skip<T>(&self, result: Result<T>) -> Result<Result<T, String>> {
+        match result {
+            Ok(had) => Ok(Ok(had)),
+            Err(error) if self.skips_whatever_is_missing || error.is::<NotThere>() => Ok(Err(format!("{error:#}"))),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// A guest has two processors, but its tests run one after the other: one here for each is enough. It has a GiB of memory.
@@ -196,14 +227,14 @@ fn jobs() -> NonZeroUsize {
 fn run(plans: &[Plan], how: &How, dist: bool, only: Option<&str>) -> Result<Matrix> {
     let mut prepared = BTreeMap::new();
     for arch in architectures(plans) {
-        prepared.insert(arch.debian(), Machine::prepare(arch, dist, only)?);
+        prepared.insert(arch.debian(), Machine::prepare(arch, dist, only, how)?);
     }
     // One after the other: downloads of one architecture share a directory.
     let mut guests = Vec::new();
     for plan in plans {
         let ready = match &prepared[plan.arch.debian()] {
-            Ok(machine) => machine.fetch_guest(plan).map(|guest| (machine, guest)),
-            Err(why) => Err(anyhow!("{why}")),
+            Ok(machine) => how.or_skip(machine.fetch_guest(plan))?.map(|guest| (machine, guest)),
+            Err(why) => Err(why.clone()),
         };
         guests.push((plan, ready));
     }
@@ -215,17 +246,17 @@ fn run(plans: &[Plan], how: &How, dist: bool, only: Option<&str>) -> Result<Matr
             let Some((plan, ready)) = guests.get(number) else {
                 return done;
             };
+            let not_run = |why| Cell::not_run(&plan.series.to_string(), plan.arch.debian(), why);
             let cell = match ready {
-                Ok((machine, guest)) => machine.run(plan, guest, how),
-                Err(why) => Ok(Cell::not_run(
-                    &plan.series.to_string(),
-                    plan.arch.debian(),
-                    format!("{why:#}"),
-                )),
+                // What one guest comes to is nothing to the others.
+                Ok((machine, guest)) => machine.run(plan, guest, how).unwrap_or_else(|error| Cell {
+                    not_run: None,
+                    failed: vec![format!("the guest could not be run: {error:#}")],
+                    ..not_run(String::new())
+                }),
+                Err(why) => not_run(why.clone()),
             };
-            if let Ok(cell) = &cell {
-                say(&summary(cell));
-            }
+            say(&summary(&cell));
             done.push((number, cell));
         }
     };
@@ -242,10 +273,8 @@ fn run(plans: &[Plan], how: &How, dist: bool, only: Option<&str>) -> Result<Matr
         anyhow::Ok(())
     })?;
     cells.sort_by_key(|(number, _)| *number);
-    let cells = cells.into_iter().map(|(_, cell)| cell).collect::<Result<_>>()?;
-    let matrix = Matrix { dist, cells };
-    matrix.save()?;
-    Ok(matrix)
+    let cells = cells.into_iter().map(|(_, cell)| cell).collect();
+    Ok(Matrix { dist, cells })
 }
 
 fn summary(cell: &Cell) -> String {
@@ -282,8 +311,8 @@ struct Machine {
 
 impl Machine {
     /// What cannot be had is a reason not to run; what does not build is an error.
-    fn prepare(arch: Arch, dist: bool, only: Option<&str>) -> Result<Result<Self, String>> {
-        match Self::fetch(arch) {
+    fn prepare(arch: Arch, dist: bool, only: Option<&str>, how: &How) -> Result<Result<Self, String>> {
+        match how.or_skip(Self::fetch(arch))? {
             Ok((apt, busybox, util_linux, tools, oldest)) => Ok(Ok(Self {
                 programs: Programs::build(&tools, &oldest, dist, only)?,
                 releases: releases(arch, &apt),
@@ -291,7 +320,7 @@ impl Machine {
                 busybox,
                 util_linux,
             })),
-            Err(error) => Ok(Err(format!("{error:#}"))),
+            Err(why) => Ok(Err(why)),
         }
     }
 

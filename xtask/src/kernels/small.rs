@@ -55,6 +55,7 @@ pub fn test_small_set() -> Result<Small> {
         qemu: &qemu,
         filters: &FILTERS,
         resume: false,
+        skips_whatever_is_missing: true,
         jobs: super::jobs(),
     };
     let matrix = super::run(&plans, &how, false, Some(PROGRAM))?;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;
+use crate::ebpf::Arch;
 use crate::{readme, workspace};
 
 /// A run of the matrix.
@@ -33,6 +34,12 @@ impl Matrix {
         let file = Self::file();
         let text = serde_json::to_string_pretty(self).context("writing the matrix as JSON")?;
         fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
+    }
+
+    /// Some kernel of this architecture was booted.
+    pub fn ran(&self, arch: Arch) -> bool {
+        let of_arch = |cell: &&Cell| cell.architecture == arch.debian();
+        self.cells.iter().filter(of_arch).any(|cell| cell.not_run.is_none())
     }
 
     pub fn is_good(&self) -> bool {
@@ -78,6 +85,9 @@ impl Matrix {
         }
         for (reason, cells) in reasons {
             _ = writeln!(text, "- {reason} ({})", cells.join(", "));
+        }
+        if self.dist {
+            text += "\nTests that run the command use those very files; `kernel` and `explain_heaps` link the same source as a library.\n";
         }
         text
     }

@@ -13,8 +13,9 @@ const REQUEST: u64 = 64;
 /// Of 10,000 chunks of 80 bytes (781 KiB), what malloc_trim(0) must hand back at the least.
 const TRIMMED: u64 = 700 * 1024;
 
-/// In a few words, how much the trace knew; an error says what is wrong.
-pub fn judge(report: &str) -> Result<String> {
+/// In a few words, how much the trace knew; an error says what is wrong. `proven`: what made each step has to be, else it can
+/// only be likely.
+pub fn judge(report: &str, proven: bool) -> Result<String> {
     let report: Value = serde_json::from_str(report).context("it is no JSON")?;
     let number = |path: &str| {
         report
@@ -73,6 +74,11 @@ pub fn judge(report: &str) -> Result<String> {
         caused_by_block + 2 >= total,
         "{caused_by_block} of {total} steps were caused by malloc({REQUEST})"
     );
+    let known = if proven { "proven" } else { "likely" };
+    ensure!(
+        attributions.iter().all(|attribution| attribution == known),
+        "steps are {attributions:?}, on a kernel where they are {known}"
+    );
     match list("/trims")?.as_slice() {
         [trim] => {
             let returned = trim
@@ -127,7 +133,10 @@ mod tests {
 
     #[test]
     fn a_right_report_passes() {
-        assert_eq!(judge(&right().to_string()).expect("it is right"), "6/6 steps, proven");
+        assert_eq!(
+            judge(&right().to_string(), true).expect("it is right"),
+            "6/6 steps, proven"
+        );
     }
 
     #[test]
@@ -165,8 +174,8 @@ mod tests {
         for (path, value) in wrong {
             let mut report = right();
             *report.pointer_mut(path).expect("the path is there") = value;
-            assert!(judge(&report.to_string()).is_err(), "{path}");
+            assert!(judge(&report.to_string(), true).is_err(), "{path}");
         }
-        assert!(judge("").is_err());
+        assert!(judge("", true).is_err() && judge(&right().to_string(), false).is_err());
     }
 }
