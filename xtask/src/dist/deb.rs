@@ -5,10 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::ebpf::Arch;
-use crate::process::{self, say};
+use crate::process;
 use crate::workspace;
 
 const DESCRIPTION: &str = "\
@@ -27,7 +27,7 @@ pub struct Package<'a> {
     pub dist: &'a Path,
 }
 
-/// Builds the package with dpkg-deb; without it, there is none, which is said.
+/// Builds the package with dpkg-deb.
 pub fn build(package: &Package) -> Result<()> {
     let Package {
         version,
@@ -36,10 +36,10 @@ pub fn build(package: &Package) -> Result<()> {
         lab,
         dist,
     } = package;
-    if process::find("dpkg-deb").is_none() {
-        say("no .deb is made: there is no dpkg-deb here");
-        return Ok(());
-    }
+    ensure!(
+        process::find("dpkg-deb").is_some(),
+        "making the Debian package takes dpkg-deb, which is not in PATH: install the package dpkg"
+    );
     let root = workspace::target().join("kernels/deb").join(arch.debian());
     if root.exists() {
         fs::remove_dir_all(&root).with_context(|| format!("emptying {}", root.display()))?;
@@ -48,11 +48,23 @@ pub fn build(package: &Package) -> Result<()> {
     tree.put(memtrace, "usr/bin/memtrace", PROGRAM)?;
     tree.put(lab, "usr/bin/memtrace-lab", PROGRAM)?;
     let documents = "usr/share/doc/memtrace";
-    for name in ["README.md", "CHANGELOG.md"] {
-        let file = workspace::root().join(name);
-        if file.is_file() {
-            tree.put(&file, &format!("{documents}/{name}"), FILE)?;
-        }
+    // What the README and the manual pages point to lies where they say.
+    for name in [
+        "README.md",
+        "CHANGELOG.md",
+        "ARCHITECTURE.md",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
+        "LICENSE-GPL-2.0",
+    ] {
+        tree.put(&workspace::root().join(name), &format!("{documents}/{name}"), FILE)?;
+    }
+    for file in list(&workspace::root().join("docs"))?
+        .into_iter()
+        .filter(|file| file.is_file())
+    {
+        let name = file.file_name().context("a document has a name")?.to_string_lossy();
+        tree.put(&file, &format!("{documents}/docs/{name}"), FILE)?;
     }
     tree.put(
         &dist.join("THIRD-PARTY.txt"),

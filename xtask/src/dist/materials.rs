@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::ebpf::Arch;
-use crate::process;
+use crate::{process, workspace};
 
 /// Packages of the workspace whose dependencies end up in a binary.
 const SHIPPED: [&str; 3] = ["memtrace", "memtrace-ebpf", "memtrace-lab"];
@@ -24,6 +24,9 @@ struct Crate {
     version: String,
     licence: String,
     repository: Option<String>,
+    authors: Vec<String>,
+    /// Of this workspace, and so in no registry.
+    own: bool,
     /// The directory of its source, where its licence texts are.
     source: String,
 }
@@ -54,9 +57,13 @@ impl Materials {
                     version.clone_from(&of_crate);
                 }
                 let manifest = word("manifest_path").context("a package has no manifest")?;
+                let authors = package.get("authors").and_then(Value::as_array);
+                let authors = authors.into_iter().flatten().filter_map(Value::as_str);
                 let found = Crate {
                     licence: word("license").unwrap_or_else(|| "see the texts".to_owned()),
                     repository: word("repository"),
+                    authors: authors.map(str::to_owned).collect(),
+                    own: package.get("source").is_none_or(Value::is_null),
                     source: manifest.trim_end_matches("Cargo.toml").to_owned(),
                     name: name.clone(),
                     version: of_crate.clone(),
@@ -70,31 +77,37 @@ impl Materials {
 
     /// A bill of materials in CycloneDX's form.
     pub fn bill(&self) -> Result<String> {
-        let libraries = self.crates.iter().filter(|one| !SHIPPED.contains(&one.name.as_str()));
-        let components: Vec<Value> = libraries
-            .map(
-                |Crate {
-                     name,
-                     version,
-                     licence,
-                     repository,
-                     source: _,
-                 }| {
-                    let purl = format!("pkg:cargo/{name}@{version}");
-                    let mut component = json!({
-                        "type": "library",
-                        "bom-ref": purl,
-                        "name": name,
-                        "version": version,
-                        "purl": purl,
-                        "licenses": [{"expression": licence.replace('/', " OR ")}],
-                    });
-                    if let Some(url) = repository {
-                        component["externalReferences"] = json!([{"type": "vcs", "url": url}]);
-                    }
-                    component
-                },
-            )
+        let root = format!("memtrace@{}", self.version);
+        let mut components: Vec<Value> = Vec::new();
+        for one in self.crates.iter().filter(|one| one.name != SHIPPED[0]) {
+            let Crate { name, version, .. } = one;
+            let purl = format!("pkg:cargo/{name}@{version}");
+            let mut component = json!({
+                "type": "library",
+                "bom-ref": if one.own { format!("{name}@{version}") } else { purl.clone() },
+                "name": name,
+                "version": version,
+                "licenses": [{"expression": one.expression()}],
+            });
+            if !one.own {
+                component["purl"] = json!(purl);
+            }
+            if let Some(url) = &one.repository {
+                component["externalReferences"] = json!([{"type": "vcs", "url": url}]);
+            }
+            components.push(component);
+        }
+        for (name, licence) in LINKED_STATICALLY {
+            components.push(json!({
+                "type": "library",
+                "bom-ref": name,
+                "name": name,
+                "licenses": [{"expression": licence}],
+            }));
+        }
+        let all: Vec<Value> = components
+            .iter()
+            .map(|component| component["bom-ref"].clone())
             .collect();
         let bill = json!({
             "bomFormat": "CycloneDX",
@@ -102,12 +115,14 @@ impl Materials {
             "version": 1,
             "metadata": {"component": {
                 "type": "application",
-                "bom-ref": format!("pkg:cargo/memtrace@{}", self.version),
+                "bom-ref": root.clone(),
                 "name": "memtrace",
                 "version": self.version,
-                "licenses": [{"expression": "MIT OR Apache-2.0"}],
+                // The second for the kernel side inside.
+                "licenses": [{"expression": "(MIT OR Apache-2.0) AND GPL-2.0-only"}],
             }},
             "components": components,
+            "dependencies": [{"ref": root, "dependsOn": all}],
         });
         let mut text = serde_json::to_string_pretty(&bill).context("writing the bill of materials")?;
         text.push('\n');
@@ -118,29 +133,101 @@ impl Materials {
     pub fn licences(&self) -> Result<String> {
         let mut text = format!("What memtrace {} is built from.\n\n", self.version);
         let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for Crate {
-            name,
-            version,
-            licence,
-            repository,
-            source,
-        } in &self.crates
-        {
-            let place = repository.as_deref().unwrap_or("");
-            _ = writeln!(text, "{:40} {licence:40} {place}", format!("{name} {version}"));
-            for licence in licence_texts(Path::new(source))? {
-                texts.entry(licence).or_default().insert(format!("{name} {version}"));
+        for one in &self.crates {
+            let title = format!("{} {}", one.name, one.version);
+            let place = one.repository.as_deref().unwrap_or("");
+            _ = writeln!(text, "{title:40} {:40} {place}", one.licence);
+            for licence in one.texts()? {
+                texts.entry(licence).or_default().insert(title.clone());
             }
         }
         text += "\nThe static memtrace also holds parts of the GNU C Library (LGPL-2.1-or-later), of the compiler's run-time\n\
-                 library (GPL-3.0 with the run-time exception) and of Rust's standard library (MIT OR Apache-2.0). Its source\n\
-                 and `cargo xtask dist` make it again with another C library.\n";
+                 library (GPL-3.0-or-later with the run-time library exception) and of Rust's standard library (MIT OR\n\
+                 Apache-2.0). They are those of the machine that it was built on: on another one, memtrace's source and\n\
+                 `cargo xtask dist` link it with another C library.\n";
+        for (file, of) in [
+            ("LICENSE-GPL-2.0", "memtrace-ebpf, the kernel side"),
+            (LGPL, "the GNU C Library"),
+        ] {
+            // A path from the root stays what it is.
+            let licence = read(&workspace::root().join(file))
+                .context("the licence of what is linked in goes with a release (Debian's base-files has LGPL-2.1)")?;
+            texts.entry(licence).or_default().insert(of.to_owned());
+        }
         for (licence, crates) in texts {
             let crates = crates.into_iter().collect::<Vec<_>>().join(", ");
             _ = write!(text, "\n{}\n{crates}\n\n{}\n", "=".repeat(80), licence.trim_end());
         }
         Ok(text)
     }
+}
+
+/// What a static program holds besides crates, by name and licence. Their versions are those of the building machine.
+const LINKED_STATICALLY: [(&str, &str); 3] = [
+    ("glibc", "LGPL-2.1-or-later"),
+    ("libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1"),
+    ("rust-std", "MIT OR Apache-2.0"),
+];
+const LGPL: &str = "/usr/share/common-licenses/LGPL-2.1";
+
+impl Crate {
+    /// In SPDX's form; cargo still takes an older one.
+    fn expression(&self) -> String {
+        self.licence.replace('/', " OR ")
+    }
+
+    /// As the crate ships them; else the standard texts of the licences that it names.
+    fn texts(&self) -> Result<Vec<String>> {
+        let source = if self.own {
+            workspace::root()
+        } else {
+            Path::new(&self.source)
+        };
+        let shipped = licence_texts(source)?;
+        if !shipped.is_empty() {
+            return Ok(shipped);
+        }
+        let mut texts = Vec::new();
+        for (name, file) in [("MIT", "LICENSE-MIT"), ("Apache-2.0", "LICENSE-APACHE")] {
+            if self.expression().split(&[' ', '(', ')'][..]).any(|word| word == name) {
+                let text = read(&workspace::root().join(file))?;
+                texts.push(self.with_its_authors(&text));
+            }
+        }
+        ensure!(
+            !texts.is_empty(),
+            "{} {} ships no licence text, and {} is none whose text is known here",
+            self.name,
+            self.version,
+            self.licence
+        );
+        Ok(texts)
+    }
+
+    /// A standard text with this crate's authors where ours are named.
+    fn with_its_authors(&self, text: &str) -> String {
+        let authors = if self.authors.is_empty() {
+            format!("the authors of {}", self.name)
+        } else {
+            self.authors.join(", ")
+        };
+        let line = |line: &str| {
+            if line.starts_with("Copyright (c)") {
+                format!("Copyright (c) {authors}")
+            } else {
+                line.to_owned()
+            }
+        };
+        let lines: Vec<String> = text.lines().map(line).collect();
+        format!(
+            "(The standard text: the crate ships none of its own.)\n\n{}",
+            lines.join("\n")
+        )
+    }
+}
+
+fn read(file: &Path) -> Result<String> {
+    fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
 }
 
 /// Ids of all packages that normal dependencies lead to from those shipped; what only builds or tests need is not in a
@@ -174,15 +261,24 @@ fn shipped(metadata: &Value) -> Result<BTreeSet<String>> {
             .and_then(|node| node.get("deps")?.as_array())
             .into_iter()
             .flatten();
+        // What a macro is made of is in the compiler, not in what it compiles.
         for dependency in dependencies {
             let kinds = dependency.get("dep_kinds").and_then(Value::as_array);
             let is_normal = kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind.get("kind") == Some(&Value::Null)));
-            if let Some(id) = dependency.get("pkg").and_then(Value::as_str).filter(|_| is_normal) {
+            if let Some(id) = dependency.get("pkg").and_then(Value::as_str).filter(|_| is_normal)
+                && !is_macro(package(metadata, id)?)
+            {
                 open.push(id);
             }
         }
     }
     Ok(seen)
+}
+
+fn is_macro(package: &Value) -> bool {
+    let targets = package.get("targets").and_then(Value::as_array);
+    let mut kinds = targets.into_iter().flatten().filter_map(|target| target.get("kind"));
+    kinds.any(|kind| *kind == json!(["proc-macro"]))
 }
 
 fn package<'a>(metadata: &'a Value, id: &str) -> Result<&'a Value> {
@@ -221,16 +317,69 @@ mod tests {
         let dependency = |id: &str, kind: Value| json!({"pkg": id, "dep_kinds": [{"kind": kind}]});
         let package = |name: &str| json!({"id": name, "name": name});
         let metadata = json!({
-            "packages": [package("memtrace"), package("aya"), package("object"), package("proptest"), package("xtask")],
+            "packages": [
+                package("memtrace"), package("aya"), package("object"), package("proptest"), package("xtask"),
+                {"id": "serde_derive", "name": "serde_derive", "targets": [{"kind": ["proc-macro"]}]},
+            ],
             "resolve": {"nodes": [
                 {"id": "memtrace", "deps": [dependency("aya", Value::Null), dependency("proptest", json!("dev"))]},
                 {"id": "aya", "deps": [dependency("object", Value::Null)]},
-                {"id": "object", "deps": []},
+                {"id": "object", "deps": [dependency("serde_derive", Value::Null)]},
+                {"id": "serde_derive", "deps": [dependency("proptest", Value::Null)]},
                 {"id": "proptest", "deps": []},
                 {"id": "xtask", "deps": [dependency("proptest", Value::Null)]},
             ]},
         });
         let found: Vec<String> = shipped(&metadata).expect("the graph is sound").into_iter().collect();
         assert_eq!(found, ["aya", "memtrace", "object"]);
+    }
+
+    fn of(licence: &str, source: &Path) -> Crate {
+        Crate {
+            name: "thing".to_owned(),
+            version: "1.0.0".to_owned(),
+            licence: licence.to_owned(),
+            repository: None,
+            authors: vec!["A. Nother".to_owned()],
+            own: false,
+            source: source.display().to_string(),
+        }
+    }
+
+    #[test]
+    fn every_crate_has_a_text_or_there_is_no_release() {
+        // No licence lies there.
+        let bare = workspace::root().join("xtask/src/dist");
+        let texts = of("MIT/Apache-2.0", &bare).texts().expect("both are known");
+        assert_eq!(texts.len(), 2);
+        assert!(
+            texts[0].contains("Copyright (c) A. Nother") && !texts[0].contains("memtrace authors"),
+            "{}",
+            texts[0]
+        );
+        let error = of("Sleepycat", &bare).texts().expect_err("it is not known").to_string();
+        assert!(error.contains("thing 1.0.0") && error.contains("Sleepycat"), "{error}");
+    }
+
+    #[test]
+    fn the_bill_names_what_is_linked_besides_crates_and_no_registry_for_our_own() {
+        let mut own = of("MIT OR Apache-2.0", workspace::root());
+        own.own = true;
+        let materials = Materials {
+            version: "1.0.0".to_owned(),
+            crates: vec![own, of("MIT", workspace::root())],
+        };
+        let bill: Value = serde_json::from_str(&materials.bill().expect("it can be written")).expect("it is JSON");
+        let components = bill["components"].as_array().expect("a list");
+        assert!(components[0].get("purl").is_none() && components[1]["purl"] == "pkg:cargo/thing@1.0.0");
+        assert!(components.iter().any(|component| component["name"] == "glibc"));
+        let refs: Vec<&Value> = components.iter().map(|component| &component["bom-ref"]).collect();
+        let depends = bill
+            .pointer("/dependencies/0/dependsOn")
+            .and_then(Value::as_array)
+            .expect("a list");
+        assert_eq!(depends.iter().collect::<Vec<_>>(), refs);
+        let unique: BTreeSet<String> = refs.iter().map(ToString::to_string).collect();
+        assert_eq!(unique.len(), refs.len(), "{refs:?}");
     }
 }

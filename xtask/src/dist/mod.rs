@@ -88,11 +88,17 @@ fn write_documents(directory: &Path) -> Result<()> {
 
 /// In sha256sum's own form, so that `sha256sum --check SHA256SUMS` checks a download.
 fn write_checksums(directory: &Path) -> Result<()> {
-    let mut names: Vec<String> = Vec::new();
-    for entry in fs::read_dir(directory).with_context(|| format!("listing {}", directory.display()))? {
-        let entry = entry.with_context(|| format!("listing {}", directory.display()))?;
-        if entry.path().is_file() {
-            names.push(entry.file_name().to_string_lossy().into_owned());
+    let mut names = Vec::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(&next).with_context(|| format!("listing {}", next.display()))? {
+            let path = entry.with_context(|| format!("listing {}", next.display()))?.path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                let name = path.strip_prefix(directory).context("it lies there")?;
+                names.push(name.to_string_lossy().into_owned());
+            }
         }
     }
     names.sort();
