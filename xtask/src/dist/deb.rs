@@ -59,12 +59,14 @@ pub fn build(package: &Package) -> Result<()> {
     ] {
         tree.put(&workspace::root().join(name), &format!("{documents}/{name}"), FILE)?;
     }
-    for file in list(&workspace::root().join("docs"))?
-        .into_iter()
-        .filter(|file| file.is_file())
-    {
-        let name = file.file_name().context("a document has a name")?.to_string_lossy();
-        tree.put(&file, &format!("{documents}/docs/{name}"), FILE)?;
+    for directory in ["docs", "docs/pictures"] {
+        for file in list(&workspace::root().join(directory))?
+            .into_iter()
+            .filter(|file| file.is_file())
+        {
+            let name = file.file_name().context("a document has a name")?.to_string_lossy();
+            tree.put(&file, &format!("{documents}/{directory}/{name}"), FILE)?;
+        }
     }
     tree.put(
         &dist.join("THIRD-PARTY.txt"),
@@ -93,6 +95,11 @@ pub fn build(package: &Package) -> Result<()> {
     ] {
         tree.put(&dist.join("completions").join(from), to, FILE)?;
     }
+    let mut sums = Command::new("sh");
+    sums.args(["-c", "find usr -type f -print0 | sort -z | xargs -0 md5sum"])
+        .current_dir(&root);
+    let sums = process::capture(&mut sums, "summing up the files of the package")?;
+    tree.write("DEBIAN/md5sums", &sums)?;
     tree.write("DEBIAN/control", &control(version, *arch, tree.kibibytes()?))?;
     let mut build = Command::new("dpkg-deb");
     build.args(["--root-owner-group", "-Zxz", "--build"]).arg(&root);
