@@ -293,6 +293,9 @@ fn an_error_of_the_caller_ends_the_child_before_it_begins() {
 
 #[test]
 fn signals_in_the_first_moments_reach_the_child() {
+    // A shell starts what it puts into the background with this signal ignored, and so would the child be.
+    // SAFETY: the default action of a signal that nothing here handles.
+    assert_ne!(unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) }, libc::SIG_ERR);
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGKILL] {
         for when in [Moment::Executed, Moment::LibcMapped] {
             let mut child = start_with(&words(&["sleep", "1000"]), when, |pid| {
