@@ -228,7 +228,7 @@ pub fn differs(whose: &str, look: &Look, facts: &BTreeMap<String, u64>) -> Vec<S
     check(
         "resident anonymous bytes",
         resident.total - resident.file - resident.shared,
-        facts["anonymous"] - room,
+        facts["anonymous"].saturating_sub(room),
         facts["anonymous"] + room,
     );
     let sum = sum_of_parts(resident);
