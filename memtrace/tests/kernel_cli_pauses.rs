@@ -168,10 +168,8 @@ impl Watched {
     fn check_steps(&self, pid: u32, is_direct: fn(u64) -> bool) {
         let (report, own) = (&self.reports[&pid], self.steps_of(pid));
         let growth = &report["growth"];
-        for step in growth["steps"].as_array().unwrap() {
-            if step["kind"] != "brk" {
-                continue;
-            }
+        let of_break = growth["steps"].as_array().unwrap().iter();
+        for (nth, step) in of_break.filter(|step| step["kind"] == "brk").enumerate() {
             let (from, to) = (number(&step["from"]), number(&step["to"]));
             // Without registers what made a call, and so from where it moved the break, is likely at most: malloc and sbrk take
             // turns.
@@ -180,7 +178,8 @@ impl Watched {
                 continue;
             }
             // malloc takes two where somebody else has moved the break.
-            let is_in = |whole: &&(u64, u64)| whole.0 <= from && to <= whole.1;
+            // Where the break is at the start is looked up before the trace begins: a step in between is in the first one.
+            let is_in = |whole: &&(u64, u64)| (whole.0 <= from || nth == 0 && whole.0 < to) && to <= whole.1;
             // Where the break was at the end of a pause only malloc's books can tell, and they know nothing of an sbrk in it.
             let after_sbrk =
                 |pair: &&[(u64, u64)]| pair[0].0 == from && by_itself(pair[0].1 - pair[0].0) && to <= pair[1].1;
