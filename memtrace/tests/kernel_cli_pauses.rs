@@ -228,7 +228,9 @@ fn has_paused(report: &Value) -> bool {
         let cost = &report["cost"];
         let most = cost["max_share"].as_f64().unwrap() * number(&cost["cpu_ns"]) as f64;
         assert!(!tells_time() || number(&cost["syscalls_ns"]) as f64 <= most, "{cost:#}");
-        eprintln!("there was no pause, since another tracer makes every system call longer already");
+        eprintln!(
+            "there was no pause: another tracer makes every system call longer already, or the machine is emulated"
+        );
         return false;
     }
     let watched = coverage["syscalls_fraction"].as_f64().unwrap();

@@ -23,7 +23,8 @@ const UNSEEN_BEGIN: &str = "system calls were not watched just before it: where 
                            the program's own";
 
 impl Story {
-    /// `begin_seen`: where the break was before this is known from an earlier system call, not from malloc's books alone.
+    /// `begin_seen`: where the break was before this is known from an earlier system call or a look from outside, not from malloc's
+    /// books alone.
     pub(super) fn grown(
         &mut self,
         time_ns: u64,
